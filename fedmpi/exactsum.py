@@ -162,24 +162,19 @@ class WeightSum:
             else:
                 self._entries[name][region] += units
 
-    def _units(self, name: str) -> int | Tensor:
+    def of(self, name: str) -> float | Tensor:
+        """Returns the total weight of the tensor called `name`: a number, or float64 of its shape."""
         if name not in self._entries:
-            return self._whole
+            return math.ldexp(self._whole, -self._exponent)
         held = self._entries[name] + (self._whole - self._partial[name])
         for region, units in self._blocks.get(name, {}).values():
             held[region] += units
-        return held
-
-    def of(self, name: str) -> float | Tensor:
-        """Returns the total weight of the tensor called `name`: a number, or float64 of its shape."""
-        units = self._units(name)
-        scale = math.ldexp(1.0, -self._exponent)
-        return units.to(torch.float64).mul_(scale) if isinstance(units, Tensor) else units * scale
+        return held.to(torch.float64).mul_(math.ldexp(1.0, -self._exponent))
 
     def share(self, name: str) -> float | Tensor:
         """Returns the same as a share of all clients' weight: exactly 1 where all hold an entry, 0 where none does."""
-        units = self._units(name)
-        return units.to(torch.float64).div_(self._whole) if isinstance(units, Tensor) else 1.0
+        held = self.of(name)
+        return held.div_(math.ldexp(self._whole, -self._exponent)) if isinstance(held, Tensor) else 1.0
 
 
 class StatisticSum:

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
 
@@ -26,8 +27,6 @@ def mix(purpose: str, *numbers: int) -> int:
 
 
 def numpy_generator(purpose: str, *numbers: int) -> np.random.Generator:
-    import numpy as np
-
     return np.random.Generator(np.random.PCG64(mix(purpose, *numbers)))
 
 
@@ -43,7 +42,6 @@ def global_generators(seed: int, device: torch.device | None = None) -> Iterator
     """Starts the global generators of torch (of a GPU, too, with `device`), Python and numpy from `seed` within the
     block; puts them back. Every caller that makes or runs a net does so, because it may draw from these.
     """
-    import numpy as np
     import torch
 
     gpus = [device] if device is not None and device.type == "cuda" else []

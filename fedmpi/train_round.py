@@ -127,7 +127,7 @@ def list_draws(setup: Setup, number: int, published: Published) -> tuple[Mapping
     draws = []
     with setup.clock.stage("submodel_creation", number):
         for task in published.plan.tasks if setup.comm.is_root else ():
-            of_method = setup.method.drawn(client_of(setup, task, published, None))
+            of_method = setup.method.drawn(client_of(setup, task, published))
             tier = setup.method.tiers[task.tier].name
             partial = {"work": task.share} if task.share < 1 else {}
             draws.append({"client": task.client, "phase": task.phase, "tier": tier, **partial, **of_method})

@@ -48,11 +48,12 @@ def train_clients_and_update(
     senders = WeightSum(len(tasks))
     memories = dict(state.memories)
     for task in tasks:
-        client = client_of(setup, task, published, state.memories.get(task.client))
-        upload, memory = train(setup, client)
+        upload, memory = train(setup, client_of(setup, task, published))
+        memory_digest = ""
         if memory:
             memories[task.client] = setup.memories.put(task.client, number, memory)
-        client = client_of(setup, task, published, memories.get(task.client))  # the server sees its new memory
+            memory_digest = memories[task.client][1]
+        client = client_of(setup, task, published, memory_digest)  # the server sees its new memory
         regions = method.regions(client)
         for name, value in method.lift(upload, client):
             sums.add(name, value, weights[task.client], regions.get(name))

@@ -67,8 +67,7 @@ class PhaseOfRound:
 
     def client(self, task: Task) -> Client:
         """Returns the client as the server sees it after training: with its new memory."""
-        version = self.published.version_after(task, self.results[task.client][0].memory_digest)
-        return client_of(self.setup, task, self.published, version)
+        return client_of(self.setup, task, self.published, self.results[task.client][0].memory_digest)
 
     def uploads(self) -> Iterator[tuple[Task, Params]]:
         for task in self.assignment.tasks:

@@ -142,7 +142,7 @@ def net_of_client(saved: SavedRound, client: int, *, dense: bool = False) -> Tra
     net, form = plain(flat, own_statistics(flat, setup.data, *restat, size), dense=dense)
     masks = None
     if isinstance(setup.method, Hermes):
-        masks = client_of(setup, task, published, published.versions.get(client)).memory or {}
+        masks = client_of(setup, task, published).memory or {}
     return TrainedNet(saved, f"client {client}", form, net, accuracy, own, masks)
 
 

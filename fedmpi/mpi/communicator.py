@@ -143,14 +143,13 @@ def together(comm: Communicator, action: Callable[[], Value]) -> Value:
     """Calls `action` on every rank, a step that may fail by the user's doing. If it raises a `UserError` on any rank,
     all ranks raise a `StartupError` with the problems of all of them.
     """
-    outcome: Value | UserError
+    own = ""
     try:
         outcome = action()
     except UserError as error:
-        outcome = error
-    own = outcome.text() if isinstance(outcome, UserError) else ""
+        own = error.text()
     problems = list(dict.fromkeys(filter(None, comm.allgather_object(own))))
-    if problems or isinstance(outcome, UserError):
+    if problems:
         lines = (line for problem in problems for line in problem.splitlines())
         raise StartupError("start", *lines)
     return outcome

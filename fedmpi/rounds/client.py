@@ -34,7 +34,7 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> tuple[Cli
     if task.is_late:
         return ClientReport(task.client, LOST), None
     with setup.clock.stage("submodel_creation", *where):
-        client = client_of(setup, task, published, published.versions.get(task.client))
+        client = client_of(setup, task, published)
         if not task.arrives:
             return _finished(setup, client, ClientReport(task.client, LOST)), None
         method.narrow(published.params, task.tier, trainer.net.params, client)

@@ -118,7 +118,7 @@ def client_net(setup: Setup, task: Task, published: Published) -> tuple[FlatNet,
     """
     method = setup.method
     trainer = setup.trainers[task.tier]
-    client = client_of(setup, task, published, published.versions.get(task.client))
+    client = client_of(setup, task, published)
     method.narrow(published.params, task.tier, trainer.net.params, client)
     seed = seeds.mix("personal", setup.config.seed, task.round_number, task.client)
     with seeds.global_generators(seed, setup.data.device):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field
 from functools import partial
 from itertools import chain, cycle
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedmpi.errors import ConfigError, RoundError, where
 from fedmpi.exactsum import WeightSum
-from fedmpi.federation.assignment import Assignment, Task, Wave
+from fedmpi.federation.assignment import Assignment, Wave
 from fedmpi.methods import aggregate
 from fedmpi.methods.aggregate import ExactMean
 from fedmpi.methods.protocol import Method, copy_into
@@ -87,9 +87,7 @@ class Uploads:
         if report.status != CONTRIBUTED:
             return
         task = self._tasks[report.client]
-        # With its new memory, as it is after its training.
-        version = self._published.version_after(task, report.memory_digest)
-        client = client_of(self._setup, task, self._published, version)
+        client = client_of(self._setup, task, self._published, report.memory_digest)
         regions = self._setup.method.regions(client)
         if upload is not None:
             try:
@@ -129,25 +127,21 @@ class Gather:
 
     def __init__(self, setup: Setup, published: Published) -> None:
         comm = setup.comm
-        plan = published.plan
         self._comm = comm
         self._device = setup.device.server
         specs_of = setup.method.upload_specs
-        self._layouts = {task.client: Layout.of(specs_of(task.tier, task)) for task in plan.tasks}
+        self._layouts = {task.client: Layout.of(specs_of(task.tier, task)) for task in published.plan.tasks}
         self._uploads = Uploads(setup, published) if comm.is_root else None
         self.num_done = 0
         """Clients whose results rank 0 has received."""
-        own = self._largest(plan.by_rank[comm.rank])
-        largest = self._largest(plan.tasks) if comm.is_root else 0
-        self._most_under_way = min(comm.size - 1, max(1, WAVE_BYTES // max(1, largest)))
+        largest = _REPORT_BYTES + max((layout.num_bytes for layout in self._layouts.values()), default=0)
+        self._most_under_way = min(comm.size - 1, max(1, WAVE_BYTES // largest))
         buffer = partial(host_buffer, is_pinned=setup.device.has_gpu)
-        self._outboxes: deque[tuple[Wait, Tensor]] = deque((lambda: None, buffer(own)) for _ in range(_UNDER_WAY))
+        self._outboxes: deque[tuple[Wait, Tensor]] = deque((lambda: None, buffer(largest)) for _ in range(_UNDER_WAY))
         # Rank 0 adds one upload while the others move.
-        self._inboxes = cycle([buffer(largest) for _ in range(self._most_under_way + 1)])
+        inbox_bytes = largest if comm.is_root else 0
+        self._inboxes = cycle([buffer(inbox_bytes) for _ in range(self._most_under_way + 1)])
         self._under_way: deque[tuple[Wait, Layout, Tensor]] = deque()
-
-    def _largest(self, tasks: Sequence[Task]) -> int:
-        return _REPORT_BYTES + max((self._layouts[task.client].num_bytes for task in tasks), default=0)
 
     def post(self, wave: Wave, result: tuple[ClientReport, Params | None] | None) -> None:
         """Sends the result of this rank's client of the wave, if it has one; copies what it needs."""

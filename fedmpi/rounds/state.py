@@ -106,10 +106,6 @@ class Published:
     late: Mapping[str, Spec] = field(default_factory=dict)
     wait: Callable[[], None] = lambda: None
 
-    def version_after(self, task: Task, memory_digest: str) -> Version | None:
-        """Returns the version of the client's memory after its training; that from before if it stored nothing."""
-        return (task.round_number, memory_digest) if memory_digest else self.versions.get(task.client)
-
 
 CONTRIBUTED = 1
 DROPPED = 2
@@ -196,8 +192,11 @@ def draw_tasks(
     return tasks
 
 
-def client_of(setup: Setup, task: Task, published: Published, version: Version | None) -> Client:
-    """Returns the client as its method sees it. Reads its memory of that version when the method first uses it."""
+def client_of(setup: Setup, task: Task, published: Published, memory_digest: str = "") -> Client:
+    """Returns the client as its method sees it before its training, or after it with the digest of the memory that it
+    stored ('' for none). Reads its memory when the method first uses it.
+    """
+    version = (task.round_number, memory_digest) if memory_digest else published.versions.get(task.client)
 
     def recall() -> Params | None:
         return setup.memories.get(task.client, version) if setup.method.keeps_memory else None

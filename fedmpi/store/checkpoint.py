@@ -22,6 +22,7 @@ from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params, Spec
 
 KIND = "checkpoint"
+_PLAIN = ("round", "seed", "config_hash", "data_digest")
 _JSON = ("config", "versions", "simulated")
 
 
@@ -61,7 +62,7 @@ def save(
     """
     path = run_dir.checkpoint_path(snapshot.round)
     run_dir.make(run_dir.checkpoints_dir)
-    attributes = {name: getattr(snapshot, name) for name in ("round", "seed", "config_hash", "data_digest")}
+    attributes = {name: getattr(snapshot, name) for name in _PLAIN}
     attributes |= {name: json.dumps(dict(getattr(snapshot, name)), sort_keys=True) for name in _JSON}
     clients = sorted(snapshot.clients)
     rounds = [snapshot.clients[client][0] for client in clients]
@@ -88,16 +89,13 @@ def load(path: Path) -> Snapshot:
     """Reads a snapshot from its file in a run. Raises RunDirError if that, or a memory that it names, is damaged."""
     attributes, groups = hdf5.read_tensors(path, KIND)
     try:
-        texts = {name: json.loads(str(attributes[name])) for name in _JSON}
+        known: dict[str, Any] = {name: attributes[name] for name in _PLAIN}
+        known |= {name: json.loads(str(attributes[name])) for name in _JSON}
         snapshot = Snapshot(
-            round=int(attributes["round"]),
-            seed=int(attributes["seed"]),
-            config_hash=str(attributes["config_hash"]),
-            data_digest=str(attributes["data_digest"]),
             server=groups.get("server", {}),
             clients=_index(groups["clients"]),
             statistics=groups.get("statistics", {}),
-            **texts,
+            **known,
         )
     except (KeyError, ValueError) as error:
         raise RunDirError(str(path), f"is not a checkpoint of this fedmpi: {reason(error)}") from None

@@ -82,7 +82,7 @@ def cases_of(words: str, folder: Path, width: float, batch_size: int = 32) -> li
     published = publish(setup, state, 1, 0)
     cases = []
     for task in published.plan.tasks:
-        client = client_of(setup, task, published, None)
+        client = client_of(setup, task, published)
         trainer = setup.trainers[task.tier]
         setup.method.narrow(published.params, task.tier, trainer.net.params, client)
 

@@ -87,7 +87,7 @@ def aggregate(comm: Any, folder: Path, words: Sequence[str], pairs: int) -> dict
         copied: Params = layout.views(layout.new_buffer())
         copy_into(copied, upload or {})
         results.append(((task,), (report, copied)))
-        client = client_of(setup, task, published, published.version_after(task, report.memory_digest))
+        client = client_of(setup, task, published, report.memory_digest)
         numbers += sum(value.numel() for _, value in method.lift(copied, client))
     source, target = torch.randn(numbers // len(results)), torch.zeros(numbers // len(results))
     of_server = sum(value.numel() for value in state.params.values())

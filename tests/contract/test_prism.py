@@ -183,7 +183,7 @@ def one_client(tmp_path: Path, *overrides: str) -> tuple[Setup, ServerState, Cli
     state = ServerState(setup.method.initial_state())
     published = publish(setup, state, 1, 0)
     number = one_round(setup, 1, state, published)[2].reports[0].client
-    client = client_of(setup, Task(number, 0, 1, "train", 15, 1.0), published, None)
+    client = client_of(setup, Task(number, 0, 1, "train", 15, 1.0), published)
     return setup, state, client, local_work(setup, client)
 
 
