@@ -9,21 +9,16 @@ from typing import TYPE_CHECKING
 
 from numpy.random import Generator
 
-from fedmpi import seeds
-
 if TYPE_CHECKING:
     from fedmpi.config.schema import Train
 
 
-def sample_cohort(
-    eligible: Sequence[Sequence[int]], size: int, *, seed: int, round_number: int, phase: str
-) -> list[int]:
+def sample_cohort(eligible: Sequence[Sequence[int]], size: int, generator: Generator) -> list[int]:
     """Returns `size` distinct clients out of these ranges, uniformly, sorted; all of them if there are fewer.
 
     Costs O(size) memory, not O(clients): a million registered clients are as cheap as twenty.
     """
     count = sum(map(len, eligible))
-    generator = seeds.numpy_generator(f"cohort:{phase}", seed, round_number)
     positions = sorted(_distinct(count, min(size, count), generator))
     return [_client_at(eligible, position) for position in positions]
 
@@ -44,14 +39,11 @@ def eligible_clients(blocks: Sequence[int], tiers: Collection[int] | None) -> li
     return [range(ends[tier] - blocks[tier], ends[tier]) for tier in chosen]
 
 
-def sample_among(
-    count: int, can_take_part: Callable[[int], bool], size: int, *, seed: int, round_number: int, phase: str
-) -> list[int]:
+def sample_among(count: int, can_take_part: Callable[[int], bool], size: int, generator: Generator) -> list[int]:
     """Draws `size` of the clients that can take part, uniformly, or all if there are fewer. Returns them sorted.
 
     Asks clients in random order until `size` can: O(size / their share) of them.
     """
-    generator = seeds.numpy_generator(f"cohort:{phase}", seed, round_number)
     asked: dict[int, bool] = {}
     num_chosen = 0
     while num_chosen < size and len(asked) < count:

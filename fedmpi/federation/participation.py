@@ -99,32 +99,32 @@ class Participation:
         """
         clients = self.config.clients
         size = clients.per_round if num_clients is None else num_clients
-        when = {"seed": self.config.seed, "round_number": round_number}
+        generator = seeds.numpy_generator(f"cohort:{phase}", self.config.seed, round_number)
 
         def can_take_part(client: int) -> bool:
             own = self.tier(client, round_number)
             return own is not None and (tiers is None or own in tiers)
 
         if not self.is_uniform:
-            cohort = self._of_list(size, round_number, phase, can_take_part)
+            cohort = self._of_list(size, round_number, can_take_part, generator)
         elif clients.tier_assignment == "dynamic" and any(self.blocks[wanted] for wanted in tiers or ()):
-            cohort = sample_among(clients.count, can_take_part, size, phase=phase, **when)
+            cohort = sample_among(clients.count, can_take_part, size, generator)
         else:
-            cohort = sample_cohort(eligible_clients(self.blocks, tiers), size, phase=phase, **when)
+            cohort = sample_cohort(eligible_clients(self.blocks, tiers), size, generator)
         return [(client, own) for client in cohort if (own := self.tier(client, round_number)) is not None]
 
-    def _of_list(self, size: int, round_number: int, phase: str, can_take_part: Callable[[int], bool]) -> list[int]:
+    def _of_list(
+        self, size: int, round_number: int, can_take_part: Callable[[int], bool], generator: np.random.Generator
+    ) -> list[int]:
         """Lists the clients that are there and can take part, and draws `size` of them. Returns these sorted."""
         number = self.config.clients.count
         present = self.availability.in_round(round_number) if self.availability else np.arange(number)
         pool = [client for client in present.tolist() if can_take_part(client)]
-        seed = self.config.seed
         if self.function:
             return sorted(self.named(round_number) & set(pool))
         if self.config.clients.sampling == "by_size" and self.sizes is not None:
-            generator = seeds.numpy_generator(f"cohort:{phase}", seed, round_number)
             return draw_by_size(pool, self.sizes[pool], size, generator)
-        return sample_cohort([pool], size, seed=seed, round_number=round_number, phase=phase)
+        return sample_cohort([pool], size, generator)
 
     def named(self, round_number: int) -> set[int]:
         """Returns the clients that the user's function names for a round. Raises `ConfigError`."""
@@ -206,18 +206,12 @@ def read_availability(path: str, count: int) -> Availability:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or (number == 1 and line.strip()[0].isalpha()):
             continue
-        row = _row(line)
-        if row is None or not (0 <= row[0] < count and 1 <= row[1] <= row[2]):
+        row: list[int] = []
+        with suppress(ValueError):
+            row = [int(number) for number in line.split(",")]
+        if len(row) != 3 or not (0 <= row[0] < count and 1 <= row[1] <= row[2]):
             expected = f"expected client (0 to {count - 1}), first and last round, as 0,1,10"
             raise ConfigError(AVAILABILITY, one_line(f"{path}: line {number}: {expected}; got {line.strip()[:60]!r}"))
         rows.append(row)
     clients, first, last = np.array(rows, np.int64).reshape(-1, 3).T
     return Availability(clients, first, last, blake2b(text.encode(), digest_size=16).hexdigest())
-
-
-def _row(line: str) -> tuple[int, int, int] | None:
-    try:
-        client, first, last = map(int, line.split(","))
-    except ValueError:
-        return None
-    return client, first, last

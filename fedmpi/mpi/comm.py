@@ -276,8 +276,7 @@ class Comm(Communicator):
         self.abort(FAILED)
 
     def abort(self, code: int) -> NoReturn:
-        is_on_one_host = len(self.here) == self.size
-        if is_on_one_host and end_launcher():
+        if len(self.here) == self.size and end_launcher():  # all are on one host
             os._exit(code)
         faulthandler.dump_traceback_later(_ABORT_S, exit=True, file=2)
         self._mpi.Abort(code)

@@ -144,9 +144,11 @@ class Gather:
         self._under_way: deque[tuple[Wait, Layout, Tensor]] = deque()
 
     def post(self, wave: Wave, result: tuple[ClientReport, Params | None] | None) -> None:
-        """Sends the result of this rank's client of the wave, if it has one; copies what it needs."""
+        """Sends the result of this rank's client of the wave, if it has one, and copies what it needs; rank 0 receives
+        those of all ranks.
+        """
         sent, outbox = self._outboxes.popleft()
-        sent()
+        sent()  # the message before the last, out of this buffer
         if result is not None:
             self._pack(outbox, *result)
         for sender, task in enumerate(wave):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations, product
 from math import comb
 
+import numpy as np
 import pytest
 from small_runs import small_config
 
@@ -25,11 +26,15 @@ def chi_square(counts: Counter, expected: dict) -> float:
     return sum((counts[key] - want) ** 2 / want for key, want in expected.items())
 
 
-def draw(
-    eligible: int | Sequence[range], size: int, round_number: int = 1, phase: str = "train", seed: int = 0
-) -> list[int]:
-    ranges = [range(eligible)] if isinstance(eligible, int) else eligible
-    return sample_cohort(ranges, size, seed=seed, round_number=round_number, phase=phase)
+def draw(count: int, size: int, round_number: int = 1, phase: str = "train", seed: int = 0) -> list[int]:
+    config = small_config("method.name=fedavg", f"seed={seed}")
+    clients = config.clients.model_copy(update={"count": count, "per_round": size})
+    everyone = Participation(config.model_copy(update={"clients": clients}))
+    return [client for client, _ in everyone.cohort(round_number, phase)]
+
+
+def draw_among(eligible: Sequence[range], size: int) -> list[int]:
+    return sample_cohort(eligible, size, np.random.default_rng(0))
 
 
 # Cohorts.
@@ -68,8 +73,9 @@ def test_clients_of_fixed_tiers() -> None:
     """Blocks 3, 2, 4 are clients 0-2, 3-4 and 5-8; of tiers that are apart the places drawn are those of as many."""
     apart, eligible = eligible_clients((3, 2, 4), {2, 0}), [0, 1, 2, 5, 6, 7, 8]
     assert eligible_clients((3, 2, 4), {1}) == [range(3, 5)]
-    assert draw(apart, 3) == [eligible[place] for place in draw(7, 3)] and draw(apart, 8) == eligible
-    assert draw(eligible_clients((3, 2, 4), None), 9) == list(range(9)) and draw([], 3) == []
+    assert draw_among(apart, 3) == [eligible[place] for place in draw_among([range(7)], 3)]
+    assert draw_among(apart, 8) == eligible and draw_among([], 3) == []
+    assert draw_among(eligible_clients((3, 2, 4), None), 9) == list(range(9))
 
 
 # Tiers.

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedmpi import seeds
 from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.federation.cohort import sample_cohort
@@ -112,7 +113,7 @@ def test_bytes_are_those_of_the_run_s_own_cohorts(assignment: str) -> None:
     run = plan(*TINY, *few)
     drawn: Counter[int] = Counter()
     for t in range(1, 8):
-        for client in sample_cohort([range(10)], 4, seed=5, round_number=t, phase="train"):
+        for client in sample_cohort([range(10)], 4, seeds.numpy_generator("cohort:train", 5, t)):
             drawn[tier_of(client, (4, 6), dynamic=assignment == "dynamic", seed=5, round_number=t)] += 1
     assert sum(drawn.values()) == 28
     assert [tier.client_rounds for tier in run.tiers] == [drawn[0], drawn[1]]
