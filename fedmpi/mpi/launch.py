@@ -7,7 +7,7 @@ working MPI. One table, so that a new launcher is one line.
 import contextlib
 import os
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 
 import psutil
 
@@ -47,23 +47,21 @@ def whole_number(environment: Mapping[str, str], name: str) -> int | None:
     return int(text) if is_number else None
 
 
-def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
+def launched_as(
+    environment: Mapping[str, str] = os.environ, variables: Sequence[tuple[str, str]] = _VARIABLES
+) -> tuple[int, int] | None:
     """Returns (rank, size) if a launcher of MPI started this process, else None. The size is 1 where none is known."""
-    return _first_of(_VARIABLES, environment)
-
-
-def claimed(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """Returns (rank, size) as the launcher, or `srun` without MPI, counts the processes; (0, 1) for one by itself."""
-    return _first_of((*_VARIABLES, _SRUN), environment) or (0, 1)
-
-
-def _first_of(variables: tuple[tuple[str, str], ...], environment: Mapping[str, str]) -> tuple[int, int] | None:
     for rank_name, size_name in variables:
         rank = whole_number(environment, rank_name)
         if rank is not None:
             size = whole_number(environment, size_name) or 1
             return rank, size if size > rank else 1
     return None
+
+
+def claimed(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Returns (rank, size) as the launcher, or `srun` without MPI, counts the processes; (0, 1) for one by itself."""
+    return launched_as(environment, (*_VARIABLES, _SRUN)) or (0, 1)
 
 
 def check_launch(environment: Mapping[str, str] = os.environ) -> None:
@@ -111,10 +109,9 @@ def keep_to_this_host(environment: MutableMapping[str, str]) -> None:
 
 def _launcher() -> psutil.Process | None:
     """Returns Open MPI's process that has started this rank, maybe through a script; None under another launcher."""
-    if _VARIABLES[0][0] not in os.environ:
-        return None
-    with contextlib.suppress(psutil.Error):
-        return next((parent for parent in psutil.Process().parents() if parent.name() in _OPEN_MPI), None)
+    if _VARIABLES[0][0] in os.environ:
+        with contextlib.suppress(psutil.Error):
+            return next((parent for parent in psutil.Process().parents() if parent.name() in _OPEN_MPI), None)
     return None
 
 
