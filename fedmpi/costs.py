@@ -54,6 +54,11 @@ class Costs:
     """In the order of use, for a clock of devices."""
 
     @property
+    def moved_bytes(self) -> int:
+        """Returns the float32 that its layers read and write, in bytes."""
+        return sum(layer.activation_bytes for layer in self.layers)
+
+    @property
     def weight(self) -> float:
         """Returns its MACs, or its parameters where nothing is counted."""
         return float(self.macs or self.params)

@@ -43,8 +43,12 @@ class Spec:
         return math.prod(self.shape)
 
     @property
-    def num_bytes(self) -> int:
+    def nbytes(self) -> int:
         return self.num_elements * self.dtype.itemsize
+
+
+def total_bytes(tensors: Iterable[Spec | Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Layout:
         end = 0
         for name, spec in specs.items():
             offsets[name] = end
-            end += -(-spec.num_bytes // ALIGN_BYTES) * ALIGN_BYTES
+            end += -(-spec.nbytes // ALIGN_BYTES) * ALIGN_BYTES
         return cls(dict(specs), offsets, end)
 
     def new_buffer(self, device: torch.device | str = "cpu") -> Tensor:
@@ -75,7 +79,7 @@ class Layout:
     def _view(self, buffer: Tensor, name: str) -> Tensor:
         spec = self.specs[name]
         start = self.offsets[name]
-        flat = buffer[start : start + spec.num_bytes].view(spec.dtype)
+        flat = buffer[start : start + spec.nbytes].view(spec.dtype)
         if spec.channels_last and len(spec.shape) == 4:
             out, inner, height, width = spec.shape
             return flat.view(out, height, width, inner).permute(0, 3, 1, 2)

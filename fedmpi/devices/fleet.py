@@ -36,7 +36,7 @@ from fedmpi.federation.tiers import tier_blocks, tier_of
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import ClientLoad, Costs, Passes, Training
 from fedmpi.store.units import size, span
-from fedmpi.tensors import frozen_values
+from fedmpi.tensors import frozen_values, total_bytes
 
 if TYPE_CHECKING:
     from fedmpi.federation.assignment import Task
@@ -166,8 +166,7 @@ class Fleet:
         for tier in self.method.tiers:
             training = self.method.count_training(ClientLoad(tier.index, 1.0))
             frozen = frozen_values(self.method.net(tier.index, empty=True)).values()
-            trained = memory_bytes(self.nets[tier.index], self.config.train, training)
-            needed.append(trained + sum(value.nbytes for value in frozen))
+            needed.append(memory_bytes(self.nets[tier.index], self.config.train, training) + total_bytes(frozen))
         return needed
 
     def count(self, tier: int) -> int:
@@ -217,7 +216,7 @@ class Fleet:
     def warnings(self) -> Iterator[str]:
         """Yields what the clock does not see, and how many clients never take part."""
         config = self.config
-        if any(net.macs and not any(layer.activation_bytes for layer in net.layers) for net in self.nets):
+        if any(net.macs and not net.moved_bytes for net in self.nets):
             what = f"the MACs of '{config.model.name}' are of no layer"
             yield f"{what}, so its simulated time has them without traffic and fixed costs of each layer"
         if (change := config.devices.change.round) > config.rounds:
@@ -321,7 +320,7 @@ class Fleet:
                 waited_ns += wait_ns
             total += Spent(ends_ns)
         # Adding up reads each upload and the sum, and writes that; so does the step to the new state.
-        state_bytes = sum(spec.num_bytes for spec in self.method.state_specs().values())
+        state_bytes = total_bytes(self.method.state_specs().values())
         of_server_ns = server_ns(self.server, list(self.method.layers.values()), 3 * (up_bytes + state_bytes))
         busy_ns = sum(turn.ns for turn in turns)
         total += Spent(of_server_ns, sum(energies) + of_server_ns * self.server.compute_mw // 10**6)

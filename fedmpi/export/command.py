@@ -21,7 +21,7 @@ from fedmpi.methods.hermes import Hermes
 from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import write_atomic
 from fedmpi.store.units import percent, si, size
-from fedmpi.tensors import frozen_values
+from fedmpi.tensors import frozen_values, total_bytes
 
 BATCHES = (1, 64)
 _TIMED_S = 0.5
@@ -123,7 +123,7 @@ def _costs(path: Path, trained: TrainedNet, form: Pt2) -> str:
     times = []
     for number in BATCHES:
         times.append(f"batch {number}: {latency(answers, trained.example()[:1].expand(number, *shape).clone())}")
-    weights = sum(value.nbytes for value in [*trained.net.parameters(), *trained.net.buffers()])
+    weights = total_bytes([*trained.net.parameters(), *trained.net.buffers()])
     frozen = {id(value): value.numel() for value in frozen_values(trained.net).values()}
     params = counted.params + sum(frozen.values())
     return _rows(

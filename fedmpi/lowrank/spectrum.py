@@ -62,7 +62,9 @@ def _note_shares(
 
     `energies` has what lies beyond 0, 1, 2, ... ranks; tiers of more than it knows are left out.
     """
-    known = [tier for tier, own in ranks.items() if all(r < len(energies[name]) for name, r in own.items())]
+    known = list(ranks)
+    for name, beyond in energies.items():
+        known = [tier for tier in known if ranks[tier][name] < len(beyond)]
     total = dict.fromkeys(known, 0.0)
     for name, beyond in energies.items():
         lost = {tier: float(beyond[ranks[tier][name]]) for tier in known}

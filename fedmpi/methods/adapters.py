@@ -174,7 +174,9 @@ class Adapters(Method):
         shares = {tier.name: cover.share_at(tier.capacity) for tier in self.tiers}
         notes["band_factor"] = {name: spectrum.rounded(share**self.band_power) for name, share in shares.items()}
         spectra = {layer: self.singular_values(state, layer) for layer in self.layers}
-        ranks = {tier.name: {layer: self.rank(layer, tier.index) for layer in self.layers} for tier in self.tiers}
+        ranks: dict[str, dict[str, int]] = {}
+        for tier in self.tiers:
+            ranks[tier.name] = {layer: self.rank(layer, tier.index) for layer in self.layers}
         return notes | spectrum.notes_of(spectrum.table(spectra, ranks), [*ranks], "what the adapters change")
 
     def untrained_weight(self, state: Params, task: Task) -> float:

@@ -295,7 +295,7 @@ class FDNNC(Method):
         costs = super().costs(turn)
         specs = self.upload_specs(turn.tier)
         halved = self.layers.values() if turn.tier == SMALL and self.options.upload == "half" else ()
-        saved = sum(specs[name].num_bytes for layer in halved for name in layer.factor_names) // 2
+        saved = sum(specs[name].nbytes for layer in halved for name in layer.factor_names) // 2
         return replace(costs, up_bytes=costs.up_bytes - (0 if turn.task else saved))
 
 

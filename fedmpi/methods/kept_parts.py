@@ -45,5 +45,5 @@ class KeptParts(Method):
     def costs(self, turn: ClientLoad) -> Costs:
         """Counts what travels, both ways."""
         kept = self.kept(turn.round_number)
-        num_bytes = sum(spec.num_bytes for name, spec in self.tier_specs[turn.tier].items() if name not in kept)
+        num_bytes = sum(spec.nbytes for name, spec in self.tier_specs[turn.tier].items() if name not in kept)
         return Costs(num_bytes, num_bytes)

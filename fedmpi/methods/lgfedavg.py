@@ -58,7 +58,8 @@ class LGFedAvg(KeptParts):
     def _local(self) -> tuple[str, ...]:
         """Returns the names of the local part, in the net's order: all that stand before the first global layer."""
         net = self.context.make(empty=True)
-        layers = [layer for layer in net.modules() if any(own.dim() > 1 for own in layer.parameters(recurse=False))]
+        matrices = {id(value) for value in net.parameters() if value.dim() > 1}
+        layers = [layer for layer in net.modules() if matrices & {*map(id, layer.parameters(recurse=False))}]
         count = _trailing_linear(layers) if self.options.global_layers == "auto" else self.options.global_layers
         if count >= len(layers):
             return ()

@@ -43,7 +43,7 @@ from fedmpi.methods.values import (
     Phase,
     Training,
 )
-from fedmpi.tensors import Params, Region, Spec, max_magnitudes, specs_of, to_device
+from fedmpi.tensors import Params, Region, Spec, max_magnitudes, specs_of, to_device, total_bytes
 
 if TYPE_CHECKING:
     from fedmpi.lowrank.factorized import FactorizedLayer
@@ -113,12 +113,12 @@ class Method:
         down = self._net_bytes[turn.tier]
         up = down
         if type(self).upload_specs is not Method.upload_specs:
-            up = sum(spec.num_bytes for spec in self.upload_specs(turn.tier, turn.task).values())
+            up = total_bytes(self.upload_specs(turn.tier, turn.task).values())
         return Costs(down, up)
 
     @cached_property
     def _net_bytes(self) -> list[int]:
-        return [sum(spec.num_bytes for spec in specs.values()) for specs in self.tier_specs]
+        return [total_bytes(specs.values()) for specs in self.tier_specs]
 
     def count_training(self, turn: ClientLoad) -> Training:
         """Returns what a turn computes. To override where task or client decide it, not `count_steps` alone."""

@@ -21,7 +21,7 @@ from fedmpi.models import create, pretrained
 from fedmpi.models.create import refusal
 from fedmpi.models.options import Inputs, Model
 from fedmpi.strided import subsample_before_narrow_convs
-from fedmpi.tensors import frozen_values, renew_parameters
+from fedmpi.tensors import frozen_values, renew_parameters, total_bytes
 
 EXAMPLES = 4
 # Values, gradients and a copy of the largest layer.
@@ -74,7 +74,7 @@ def _tried(options: Model, info: Inputs, examples: Tensor | None) -> Trial:
     """Takes the examples, too: two data sets of the same facts may differ in these."""
     pretrained.forget()
     net = create.skeleton(options, info)
-    fits = _SHARE * sum(value.nbytes for value in net.parameters()) < psutil.virtual_memory().available
+    fits = _SHARE * total_bytes(net.parameters()) < psutil.virtual_memory().available
     net = create.build(options, info, 0) if fits else costs.weightless(net, torch.device("cpu"))
     if options.trained != "none" and not any(True for _ in net.parameters()):
         has = "trains none of its parameters (requires_grad)" if frozen_values(net) else "has no parameters"

@@ -173,6 +173,9 @@ class Group:
     def tested(self) -> list[str]:
         return list(dict.fromkeys(net for run in self.runs for net in run.tested))
 
+    def nets_with(self, y: str) -> list[str]:
+        return [net for net in self.tested if self.curve(net, y).x]
+
     def curve(self, net: str, y: str = "accuracy", x: str = "rounds") -> Line:
         return curve(self.name, [run.records for run in self.runs], net, y, x)
 
@@ -238,7 +241,7 @@ def panels(groups: Sequence[Group], nets: Sequence[str], x: str, y: str, names: 
     if names and len(names) != len(groups):
         of = "; ".join(group.name for group in groups)
         raise ConfigError("--names", f"{len(names)} names for {len(groups)} lines: {of}")
-    recorded = [[net for net in group.tested if group.curve(net, y).x] for group in groups]
+    recorded = [group.nets_with(y) for group in groups]
     scores = dict.fromkeys(run.best.score for group in groups for run in group.runs if run.tested)
     tested = " or ".join(scores) if y == "accuracy" else y
     chosen = dict.fromkeys(nets or [known[0] for known in recorded if known] or ["any net"])

@@ -58,8 +58,11 @@ def tables(results: Results) -> dict[str, TextTable]:
     if not grid.printed:
         return {setting: _table(results, setting) for setting in grid.settings}
     finished = {run.run.address for run in results.runs}
-    shown = [name for name in grid.printed if finished & {cell.run for cell in cells_of(grid.printed, name)}]
-    return {name: paper_table(grid, name, results.runs) for name in shown}
+    shown = {}
+    for name in grid.printed:
+        if any(cell.run in finished for cell in cells_of(grid.printed, name)):
+            shown[name] = paper_table(grid, name, results.runs)
+    return shown
 
 
 def markdown(results: Results) -> str:

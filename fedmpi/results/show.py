@@ -99,7 +99,7 @@ def print_status(folders: Sequence[Path]) -> None:
     for folder in folders:
         if not folder.is_dir():
             raise UserError(str(folder), "is not a folder; name run directories, or a folder of them")
-        rows += [[cell or "-" for cell in _status(Run(run_dir.path))] for run_dir in runs_below(folder)]
+        rows += [_status(Run(run_dir.path)) for run_dir in runs_below(folder)]
     if not rows:
         print("no runs there")
         return
@@ -111,7 +111,7 @@ def print_status(folders: Sequence[Path]) -> None:
 def _status(run: Run) -> list[str]:
     """Returns the cells under `_HEADS`. A run that cannot be read hides no other."""
     try:
-        return [
+        cells = [
             f"{run.path} (from {run.init_from})" if run.init_from else str(run.path),
             run.state,
             str(run.last_start.get("job") or ""),
@@ -123,7 +123,8 @@ def _status(run: Run) -> list[str]:
     except (UserError, ValueError, TypeError, LookupError, AttributeError) as error:
         text = error.text() if isinstance(error, UserError) else f"{run.path}: {type(error).__name__}: {error}"
         print(f"unreadable: {text}", file=sys.stderr, flush=True)
-        return [str(run.path), "unreadable", *[""] * (len(_HEADS) - 2)]
+        cells = [str(run.path), "unreadable", *[""] * (len(_HEADS) - 2)]
+    return [cell or "-" for cell in cells]
 
 
 def _write_html(paths: Sequence[Path]) -> None:

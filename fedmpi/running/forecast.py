@@ -33,7 +33,7 @@ from fedmpi.rounds.exchange import WAVE_BYTES
 from fedmpi.running import start
 from fedmpi.running.remarks import defaults, remarks, thin_rounds, turnout
 from fedmpi.store.units import si, size
-from fedmpi.tensors import Layout, frozen_values, specs_of
+from fedmpi.tensors import Layout, frozen_values, specs_of, total_bytes
 
 _ELEMENT_BYTES = {"image": 1, "vector": 4, "tokens": 2}
 
@@ -273,5 +273,5 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, num_ranks: i
         "model_bytes_server": 2 * state + moments + published + 2 * summed + 16 * longest + received,
         "data_bytes_node": (info.num_train + info.num_test)
         * (math.prod(info.example_shape) * _ELEMENT_BYTES[info.kind] + 8),
-        "frozen_bytes_node": sum(value.nbytes for value in frozen_values(method.net(0, empty=True)).values()),
+        "frozen_bytes_node": total_bytes(frozen_values(method.net(0, empty=True)).values()),
     }

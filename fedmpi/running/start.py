@@ -49,6 +49,7 @@ from fedmpi.running.remarks import thin_rounds, turnout
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import size
+from fedmpi.tensors import total_bytes
 
 _DIGEST_BYTES = 6
 Present = Callable[[int], np.ndarray]
@@ -306,7 +307,7 @@ def _check_memory(material: Federation, comm: Communicator, worker_device: str) 
 
 def _largest(nets: Sequence[nn.Module]) -> int:
     """Returns the bytes of the largest net's parameters."""
-    return max(sum(value.nbytes for value in net.parameters()) for net in nets)
+    return max(total_bytes(net.parameters()) for net in nets)
 
 
 def _trainers(

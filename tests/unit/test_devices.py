@@ -386,7 +386,7 @@ def test_a_round_by_hand(own_file: list[str]) -> None:
     tasks = [Task(client, 0, 1, phase, 10, 0.0) for client, phase in enumerate("aab")]
     turns = [Spent(5 * 10**9, 7), Spent(10**9, 0), Spent(3 * 10**9, 0)]
     record, since = fleet.round_record(tasks, turns, 1_000, Spent(1, 2))
-    state_bytes = sum(spec.num_bytes for spec in fleet.method.state_specs().values())
+    state_bytes = sum(spec.nbytes for spec in fleet.method.state_specs().values())
     of_server = server_ns(fleet.server, [], 3 * (1_000 + state_bytes))
     assert since.ns == 1 + 8 * 10**9 + of_server
     assert since.uj == 2 + 7 + 4 * 10**6 + of_server * 300_000 // 10**6

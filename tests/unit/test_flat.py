@@ -150,7 +150,7 @@ def test_padding_stays_zero() -> None:
         sgd(1.0)
     is_padding = torch.ones(flat.layout.num_bytes, dtype=torch.bool)
     for name, spec in flat.layout.specs.items():
-        is_padding[flat.layout.offsets[name] : flat.layout.offsets[name] + spec.num_bytes] = False
+        is_padding[flat.layout.offsets[name] : flat.layout.offsets[name] + spec.nbytes] = False
     assert is_padding.sum() > 0 and not equal(net, flat)
     assert not any(buffer[is_padding].any() for buffer in buffers)
     assert all(buffer[~is_padding].any() for buffer in buffers)

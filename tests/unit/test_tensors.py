@@ -35,7 +35,7 @@ def test_views_share_the_buffer_and_do_not_overlap() -> None:
         assert (tuple(view.shape), view.dtype) == (spec.shape, spec.dtype)
         view.copy_(torch.ones(spec.shape, dtype=spec.dtype))
         touched = buffer.nonzero().flatten()
-        start, stop = layout.offsets[name], layout.offsets[name] + spec.num_bytes
+        start, stop = layout.offsets[name], layout.offsets[name] + spec.nbytes
         assert len(touched) >= spec.num_elements
         assert all(start <= byte < stop for byte in touched.tolist())
         assert not view.numel() or view.data_ptr() == buffer.data_ptr() + start

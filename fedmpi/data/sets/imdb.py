@@ -73,8 +73,11 @@ class Imdb(PreparedOptions):
         order = np.argsort(labels, kind="stable")
         train = order[is_train[order]]
         test = order[~is_train[order]]
-        numbers = {word: number for number, word in enumerate(vocabulary(texts[i] for i in train), start=1)}
-        x, test_x = (self._tokens([texts[i] for i in own], numbers) for own in (train, test))
+        train_texts = [texts[i] for i in train]
+        test_texts = [texts[i] for i in test]
+        numbers = {word: number for number, word in enumerate(vocabulary(train_texts), start=1)}
+        x = self._tokens(train_texts, numbers)
+        test_x = self._tokens(test_texts, numbers)
         return Dataset(x, labels[train], test_x, labels[test], *number_groups(films[train], films[test]))
 
     def _tokens(self, texts: list[str], numbers: dict[str, int]) -> NDArray[np.int16]:

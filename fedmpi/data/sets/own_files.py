@@ -193,8 +193,9 @@ class Table(_Columns):
             if not is_numeric_dtype(column.dtype):
                 todo = "leave the column out, write numbers, or name it by data.group if it says whose an example is"
                 raise self.error(f"the column {name!r} holds no numbers ({column.iloc[0]!r}); {todo}")
-        lengths = {part: sum(len(tables[path]) for path in paths) for part, paths in parts.items()}
-        clients = np.repeat([path.stem for path in tables], [*map(len, tables.values())]) if are_clients else None
+        num_rows = {path: len(rows) for path, rows in tables.items()}
+        lengths = {part: sum(map(num_rows.__getitem__, paths)) for part, paths in parts.items()}
+        clients = np.repeat([path.stem for path in tables], [*num_rows.values()]) if are_clients else None
         return self.arrays_of(table, features.to_numpy(dtype=np.float32), lengths, clients)
 
     def _files(self, path: Path) -> tuple[dict[str, list[Path]], bool]:

@@ -47,7 +47,7 @@ class Text(ArrayOptions):
         paths = [root]
         if root.is_dir():
             names = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
-            paths = [root / name for name in sorted(names) if not any(part.startswith(".") for part in name.parts)]
+            paths = [root / name for name in sorted(names) if "/." not in f"/{name.as_posix()}"]
         train: ByName = {}
         test: ByName = {}
         for path in track(paths, "reading text"):
