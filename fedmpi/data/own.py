@@ -35,7 +35,6 @@ from fedmpi.data.subset import Ints, stratified_holdout
 from fedmpi.errors import STANDARDIZE, WHOLE_NUMBERS, DataError, UnknownError, counted, type_in_words, users_code
 from fedmpi.seeds import numpy_generator
 
-Function = Callable[..., Any]
 Arrays = Mapping[str, Any]
 MAX_TOKEN = np.iinfo(np.int32).max
 VocabularySize = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
@@ -397,9 +396,7 @@ class FunctionPartition(_Function, PartitionOptions):
         return np.concatenate(parts).astype(np.int64), np.array([len(part) for part in parts], dtype=np.int64)
 
 
-def _options_of(
-    name: str, named: object, *, base: type[Section], needed: str, of_function: type[Section]
-) -> type[Section]:
+def _options_of(base: type[Section], needed: str, of_function: type[Section], name: str, named: Any) -> type[Section]:
     """Returns the options class of the data set or partition that a config calls `name`. Raises `UnknownError`."""
     if isinstance(named, type) and issubclass(named, base) and getattr(named, needed) is not getattr(base, needed):
         return named
@@ -408,14 +405,12 @@ def _options_of(
     raise UnknownError(f"{name!r} is neither a subclass of {base.__name__} with `{needed}` nor a function")
 
 
-options_of_data = functools.partial(_options_of, base=DataOptions, needed="read", of_function=FunctionData)
-options_of_partition = functools.partial(
-    _options_of, base=PartitionOptions, needed="divide", of_function=FunctionPartition
-)
+options_of_data = functools.partial(_options_of, DataOptions, "read", FunctionData)
+options_of_partition = functools.partial(_options_of, PartitionOptions, "divide", FunctionPartition)
 
 
 @functools.cache
-def _of_function(name: str, function: Function, base: type[Section]) -> type[Section]:
+def _of_function(name: str, function: Callable[..., Any], base: type[Section]) -> type[Section]:
     """Makes a subclass of `base` with a field for each argument that is not given. Raises `UnknownError`."""
     keywords = Keywords.of(name, function)
     is_partition = base is FunctionPartition

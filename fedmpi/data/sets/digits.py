@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.config.fields import Count
-from fedmpi.data.dataset import DataInfo, DataOptions, Dataset
+from fedmpi.data.dataset import DataInfo, DataOptions, Dataset, Part
 from fedmpi.data.files import guarded
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
@@ -88,15 +88,11 @@ class Synthetic(DataOptions):
         rows = np.arange(height) * BLOCKS // height
         columns = np.arange(width) * BLOCKS // width
         patterns = blocks[:, rows[:, None], columns[None, :]]
-        return Dataset(
-            *_examples(patterns, self.num_train, numpy_generator("synthetic-train", SEED)),
-            *_examples(patterns, self.num_test, numpy_generator("synthetic-test", SEED)),
-        )
+        return Dataset(*_examples(patterns, self.num_train, "train"), *_examples(patterns, self.num_test, "test"))
 
 
-def _examples(
-    patterns: NDArray[np.uint8], num_examples: int, generator: np.random.Generator
-) -> tuple[NDArray[np.uint8], Ints]:
+def _examples(patterns: NDArray[np.uint8], num_examples: int, part: Part) -> tuple[NDArray[np.uint8], Ints]:
+    generator = numpy_generator(f"synthetic-{part}", SEED)
     labels = generator.permutation(np.arange(num_examples, dtype=np.int64) % len(patterns))
     images = np.empty((num_examples, *patterns.shape[1:]), dtype=np.uint8)
     for start in range(0, num_examples, CHUNK_EXAMPLES):
