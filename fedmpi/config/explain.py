@@ -75,7 +75,7 @@ def summary(section: type[Section]) -> str:
 
 
 def keys(section: type[Section], above: str = "") -> Iterator[str]:
-    """Yields every key of a section and of those within it, dotted, behind the names of the sections `above`."""
+    """Yields every key of a section and of those within it, dotted; each begins with `above`, as `train.`."""
     for key, info in section.model_fields.items():
         yield f"{above}{key}"
         for inner in [*named_kinds(info).values(), info.annotation]:
