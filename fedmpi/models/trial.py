@@ -20,13 +20,13 @@ from fedmpi.errors import WHOLE_NUMBERS, ConfigError, UserError, type_in_words
 from fedmpi.models import create, pretrained
 from fedmpi.models.create import refusal
 from fedmpi.models.options import Inputs, Model
+from fedmpi.models.surgery.scaler import WEIGHTED
 from fedmpi.strided import subsample_before_narrow_convs
 from fedmpi.tensors import frozen_values, renew_parameters, total_bytes
 
 EXAMPLES = 4
 # Values, gradients and a copy of the largest layer.
 _SHARE = 3
-WEIGHTED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 _WithoutProducts: Any = costs.MacCounter
 """Where weights have no values torch would copy them in full for their products."""
 

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from fedmpi import seeds
-from fedmpi.models.surgery.scaler import Norm, norm_layers
-from fedmpi.models.trial import WEIGHTED
+from fedmpi.models.surgery.scaler import WEIGHTED, Norm, norm_layers
 from fedmpi.models.width import Width
 
 Sizes = Mapping[str, tuple[int, int]]

@@ -15,6 +15,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 Norm = _NormBase | nn.GroupNorm | nn.LayerNorm
+WEIGHTED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+"""Layers that multiply by a weight (outputs, inputs, ...)."""
 
 
 def norm_layers(net: nn.Module) -> list[Norm]:
