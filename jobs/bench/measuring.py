@@ -11,11 +11,12 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -96,31 +97,27 @@ def settings(arguments: argparse.Namespace, given: str) -> list[str]:
     return words
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Two measurements of the same turns."""
-
-    one: Sequence[float]
-    other: Sequence[float]
-
-    @property
-    def ratios(self) -> list[float]:
-        return [one / other for one, other in zip(self.one, self.other, strict=True)]
-
-    def cells(self) -> list[str]:
-        """Returns the median ratio, and the lowest and the highest."""
-        return [f"{statistics.median(self.ratios):.2f}", f"{min(self.ratios):.2f} - {max(self.ratios):.2f}"]
-
-    def text(self) -> str:
-        """Returns the ratio with its spread as words."""
-        return f"{statistics.median(self.ratios):.3f} (pairs {min(self.ratios):.3f} to {max(self.ratios):.3f})"
+def ratios(ours: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Returns the ratio of two measurements in each turn."""
+    return [one / other for one, other in zip(ours, others, strict=True)]
 
 
-def in_turn(measures: Mapping[str, Callable[[], float]], turns: int) -> dict[str, list[float]]:
+def spread(values: Sequence[float], digits: str = ".2f", unit: str = "") -> list[str]:
+    """Returns the cells of a table: the median, and the lowest and the highest."""
+    return [f"{statistics.median(values):{digits}}{unit}", f"{min(values):{digits}} - {max(values):{digits}}{unit}"]
+
+
+def ratio_text(ours: Sequence[float], others: Sequence[float]) -> str:
+    """Returns the median ratio with its spread as words."""
+    found = ratios(ours, others)
+    return f"{statistics.median(found):.3f} (pairs {min(found):.3f} to {max(found):.3f})"
+
+
+def in_turn(measures: Mapping[str, Callable[[], Any]], turns: int) -> dict[str, list[Any]]:
     """Takes every measurement once a turn, one after the other, so that a slow minute of the machine hits all alike.
     The first turn warms up and does not count.
     """
-    found: dict[str, list[float]] = {name: [] for name in measures}
+    found: dict[str, list[Any]] = {name: [] for name in measures}
     for turn in range(1 + turns):
         for name, measure in measures.items():
             value = measure()
@@ -140,6 +137,17 @@ def seconds_together(comm: Any, action: Callable[[], object]) -> float:
     """Returns the time from the moment all ranks are there until the last of them is done."""
     comm.wait_for_all()
     return seconds(lambda: (action(), comm.wait_for_all()))
+
+
+def pss_bytes(job: psutil.Process, program: str = "") -> int:
+    """Sums the proportional sizes of a process and all that it has started, or of those of them that run `program`."""
+    total = 0
+    with suppress(psutil.Error):  # it has just ended
+        for process in [job, *job.children(recursive=True)]:
+            with suppress(psutil.Error):
+                if not program or process.cmdline()[:1] == [program]:
+                    total += process.memory_full_info().pss
+    return total
 
 
 def start(main: Callable[[], None]) -> NoReturn:

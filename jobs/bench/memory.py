@@ -16,14 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import measuring
 import psutil
-from measuring import CASES, Pairs
+from measuring import CASES, pss_bytes, ratio_text
 
 from fedmpi.config.load import load
 from fedmpi.mpi.mpirun import environment, start_words
@@ -55,22 +54,17 @@ def main() -> None:
 def print_whole_job(title: str, words: Sequence[str], ranks: int, pairs: int) -> None:
     """Prints the median ratio of the sums, and the median sums."""
     settings = bare_settings(words, ranks)
-    jobs = []
-    loops = []
-    for _ in range(pairs):
-        jobs.append(memory_of_job(words, ranks).peak)
-        loops.append(peak_of_loops(settings, ranks))
-    sums = f"{1e-6 * statistics.median(jobs):.0f} MB to {1e-6 * statistics.median(loops):.0f} MB"
-    print(f"{title}: all {ranks} ranks / as many bare loops = {Pairs(jobs, loops).text()}; {sums}", flush=True)
+    turns = [(memory_of_job(words, ranks).peak, peak_of_loops(settings, ranks)) for _ in range(pairs)]
+    jobs, loops = zip(*turns, strict=True)
+    ratio = ratio_text(jobs, loops)
+    print(f"{title}: all {ranks} ranks / as many bare loops = {ratio}; {in_mb(jobs)} to {in_mb(loops)}", flush=True)
 
 
 def print_frozen_net(size_mb: float, words: Sequence[str], ranks: int, pairs: int) -> None:
     """Prints the median sums with the net and with a tiny one, and what all clients of a round get and send."""
-    jobs = []
-    tiny = []
-    for _ in range(pairs):
-        jobs.append(memory_of_job([*words, hidden_of(size_mb)], ranks))
-        tiny.append(memory_of_job([*words, hidden_of(TINY_MB)], ranks))
+    given, least = ([*words, hidden_of(megabytes)] for megabytes in (size_mb, TINY_MB))
+    turns = [(memory_of_job(given, ranks), memory_of_job(least, ranks)) for _ in range(pairs)]
+    jobs, tiny = zip(*turns, strict=True)
     sums = f"{in_mb(job.later for job in jobs)} after round 1, {in_mb(job.later for job in tiny)} with a tiny net"
     peaks = f"at most, at the start, {in_mb(job.peak for job in jobs)} and {in_mb(job.peak for job in tiny)}"
     last = jobs[-1].record
@@ -109,10 +103,9 @@ def memory_of_job(words: Sequence[str], ranks: int) -> JobMemory:
         while job.poll() is None:
             records = run / "rounds.jsonl"
             has_record = records.is_file() and records.stat().st_size > 0
-            with suppress(psutil.Error):  # it has just ended
-                size = bytes_of([job, *job.children(recursive=True)])
-                peak = max(peak, size)
-                later = max(later, size if has_record else 0)
+            size = pss_bytes(job, sys.executable)  # not of mpirun
+            peak = max(peak, size)
+            later = max(later, size if has_record else 0)
             time.sleep(LOOKS_EVERY_S)
         if job.returncode:
             sys.exit(job.returncode)
@@ -127,21 +120,11 @@ def peak_of_loops(settings: Mapping[str, Any], count: int) -> int:
         command = [sys.executable, program, json.dumps(settings), folder]
         loops = [psutil.Popen(command, stdin=subprocess.PIPE) for _ in range(count)]
         while len(os.listdir(folder)) < count and not any(loop.poll() for loop in loops):
-            peak = max(peak, bytes_of(loops))
+            peak = max(peak, sum(pss_bytes(loop) for loop in loops))
             time.sleep(LOOKS_EVERY_S)
         for loop in loops:
             loop.communicate()  # closes its input
     return peak
-
-
-def bytes_of(processes: Sequence[psutil.Process]) -> int:
-    """Sums the proportional sizes of the processes that run Python; mpirun, which does not, is left out."""
-    total = 0
-    for process in processes:
-        with suppress(psutil.Error):  # it has just ended
-            if process.cmdline()[:1] == [sys.executable]:
-                total += process.memory_full_info().pss
-    return total
 
 
 def bare_settings(words: Sequence[str], ranks: int) -> dict[str, Any]:

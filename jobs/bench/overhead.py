@@ -16,7 +16,7 @@ from typing import Any
 
 import measuring
 import torch
-from measuring import CASES, BareLoop, Pairs, seconds_together
+from measuring import CASES, BareLoop, ratio_text, seconds_together
 
 from fedmpi.rounds.state import Setup, plan_phase
 
@@ -55,7 +55,7 @@ def measure(comm: Any, folder: Path, words: Sequence[str], pairs: int) -> dict[s
     stages = [stage for stage in splits[0] if stage != "wall"]
     own = [statistics.fmean(split[stage] for split in splits[1:]) for stage in stages]
     return {
-        "ratio": Pairs(found["round"], found["bare"]).text(),
+        "ratio": ratio_text(found["round"], found["bare"]),
         "round_s": statistics.median(found["round"]),
         "bare_s": statistics.median(found["bare"]),
         "root_s": statistics.median(root_s[1:]),

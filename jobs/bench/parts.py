@@ -16,7 +16,7 @@ from typing import Any
 
 import measuring
 import torch
-from measuring import CASES, SPREAD, BareLoop, Pairs
+from measuring import CASES, SPREAD, BareLoop, ratios, spread
 
 from fedmpi.config.load import load
 from fedmpi.data.batches import Draws
@@ -122,10 +122,10 @@ def step_lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
     dense, bare = rows[0], next(row for row in rows if row["tier"] == "bare loop")
     lines = []
     for row in rows:
-        step_ms = [1e3 * step_s for step_s in row["seconds"]]
-        taken = [f"{statistics.median(step_ms):.4g} ms", f"{min(step_ms):.4g} - {max(step_ms):.4g} ms"]
-        ratios = [*Pairs(dense["seconds"], row["seconds"]).cells(), *Pairs(bare["seconds"], row["seconds"]).cells()]
-        lines.append([row["tier"], row["precision"], *taken, *ratios, f"{dense['macs'] / row['macs']:.2f}"])
+        taken = spread([1e3 * step_s for step_s in row["seconds"]], ".4g", " ms")
+        for yardstick in (dense, bare):
+            taken += spread(ratios(yardstick["seconds"], row["seconds"]))
+        lines.append([row["tier"], row["precision"], *taken, f"{dense['macs'] / row['macs']:.2f}"])
     return lines
 
 

@@ -18,13 +18,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import measuring
 import psutil
 import torch
-from measuring import Pairs
+from measuring import pss_bytes, ratio_text
 from peer_process import RATE, WORKERS, WORKLOADS
 
 from fedmpi.mpi.mpirun import environment, start_words
@@ -70,7 +69,7 @@ def compare(workload: str, peers: Sequence[str], folder: Path, repeats: int) -> 
             rounds[peer].append(statistics.median(seconds[max(1, len(seconds) // 6) :]))
             peaks[peer].append(peak)
     for peer in peers:
-        ratio = Pairs(rounds[peer], rounds["bare"]).text()
+        ratio = ratio_text(rounds[peer], rounds["bare"])
         memory = f"{1e-6 * statistics.median(peaks[peer]):.0f} MB"
         print(f"{workload}, {peer}: a round {statistics.median(rounds[peer]):.2f} s, {ratio}, {memory}", flush=True)
 
@@ -92,7 +91,7 @@ def measure(peer: str, workload: str, folder: Path) -> tuple[list[float], int]:
             job = psutil.Popen(command, env=given | more, stdout=out, stderr=subprocess.STDOUT)
             peak = 0
             while job.poll() is None:
-                peak = max(peak, memory_bytes(job))
+                peak = max(peak, pss_bytes(job))
                 time.sleep(LOOKS_EVERY_S)
         lines = Path(f"{scratch}/out").read_text().splitlines()
         if job.returncode:
@@ -112,16 +111,6 @@ def settings(workload: str) -> list[str]:
         partition.name=iid clients.count={sizes["clients"]} clients.per_round={sizes["cohort"]} train.augment=false
         train.masked_loss=false train.batch_size={sizes["batch"]} train.local_epochs=1 train.lr={RATE}
         train.momentum={sizes["momentum"]} train.weight_decay=0""".split()
-
-
-def memory_bytes(job: psutil.Process) -> int:
-    """Sums the proportional sizes of a process and all that it has started."""
-    total = 0
-    with suppress(psutil.Error):
-        for process in [job, *job.children(recursive=True)]:
-            with suppress(psutil.Error):  # it has just ended
-                total += process.memory_full_info().pss
-    return total
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 
 import measuring
 import numpy as np
-from measuring import LONG, SPREAD, Pairs, numbers
+from measuring import LONG, SPREAD, numbers, ratios, spread
 
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.fedavg import FedAvg
@@ -67,15 +67,14 @@ def cells(how: str, found: dict[str, Any]) -> list[str]:
     busy_s = np.array(found["busy_s"][how])  # (turns, ranks)
     return [
         f"{how}: {moved['exchange']}" if how == "auto" else how,
-        f"{statistics.median(walls):.3f} s",
-        f"{min(walls):.3f} - {max(walls):.3f} s",
+        *spread(walls, ".3f", " s"),
         f"{1e3 * statistics.median(walls) / found['clients']:.1f} ms",
         f"{np.median(busy_s[:, 0]):.3f} s",
         f"{np.median(busy_s[:, 1:].max(axis=1)):.3f} s",
         str(moved["wire_messages"]),
         f"{1e-6 * moved['wire_bytes']:.0f} MB",
         f"{statistics.median(bare_s):.3f} s",
-        *Pairs(walls, bare_s).cells(),
+        *spread(ratios(walls, bare_s)),
     ]
 
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import measuring
-from measuring import SPREAD
+from measuring import SPREAD, spread
 
 from fedmpi.config.address import CONFIGS
 from fedmpi.mpi.mpirun import environment, start_words
@@ -74,24 +74,18 @@ def main() -> None:
 
 def lines_of(ranks: int, run: Sequence[str], pairs: int) -> list[list[str]]:
     """Starts everything in turn; returns a line for each command."""
-    ends: list[float] = []
-
-    def to_first_round() -> float:
-        moments = started(ranks, run, 0)
-        ends.append(moments[LAST])
-        return moments[FIRST]
-
-    def until(words: Sequence[str], moment: str, code: int) -> float:
-        return started(ranks, words, code)[moment]
-
-    measures = {name: partial(until, *command) for name, command in COMMANDS.items()}
-    found = measuring.in_turn({**measures, FIRST: to_first_round}, pairs)
-    found[LAST] = ends[1:]
+    commands = {**COMMANDS, FIRST: (run, FIRST, 0)}
+    measures = {name: partial(started, ranks, words, code) for name, (words, _, code) in commands.items()}
+    turns = measuring.in_turn(measures, pairs)
+    seconds = {LAST: [moments[LAST] for moments in turns[FIRST]]}
+    for name, (_, moment, _) in commands.items():
+        seconds[name] = [moments[moment] for moments in turns[name]]
     lines = []
     for name, yardstick in BESIDE.items():
-        median, beside = statistics.median(found[name]), statistics.median(found[yardstick])
-        taken = [f"{median:.2f} s", f"{min(found[name]):.2f} - {max(found[name]):.2f} s"]
-        lines.append([name, str(ranks), *taken, yardstick, f"{beside:.2f} s", f"{median / beside:.2f}"])
+        beside_s = statistics.median(seconds[yardstick])
+        ratio = statistics.median(seconds[name]) / beside_s
+        taken = spread(seconds[name], ".2f", " s")
+        lines.append([name, str(ranks), *taken, yardstick, f"{beside_s:.2f} s", f"{ratio:.2f}"])
     return lines
 
 

@@ -67,8 +67,8 @@ def test_measurements_are_taken_in_turn(program: Callable[[str], Any]) -> None:
 
     found = measuring.in_turn({"a": take("a"), "b": take("b")}, 2)
     assert log == [*"ababab"] and found == {"a": [4.0, 9.0], "b": [2.0, 3.0]}
-    pairs = measuring.Pairs(found["a"], found["b"])
-    assert pairs.cells() == ["2.50", "2.00 - 3.00"] and pairs.text() == "2.500 (pairs 2.000 to 3.000)"
+    assert measuring.spread(measuring.ratios(found["a"], found["b"])) == ["2.50", "2.00 - 3.00"]
+    assert measuring.ratio_text(found["a"], found["b"]) == "2.500 (pairs 2.000 to 3.000)"
 
 
 def test_a_line_of_exchanges_by_hand(program: Callable[[str], Any]) -> None:
