@@ -69,6 +69,13 @@ def same_signals() -> Iterator[None]:
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test's own folder, which is the current one, too."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def run_dir(tmp_path: Path) -> RunDir:
     """Of a run that has not begun."""
     return RunDir.open_for(tmp_path / "run", resume=False)

@@ -145,9 +145,9 @@ def leaf(folder: Path, train: Writers = TRAIN, test: Writers = TEST) -> Path:
     return folder
 
 
-def refusal(call: Callable[[], object]) -> str:
+def refusal(call: Callable[..., object], *given: Any, **options: Any) -> str:
     """The one line with which this call is refused."""
     with pytest.raises(UserError) as caught:
-        call()
+        call(*given, **options)
     assert caught.value.exit_code == 2 and "\n" not in caught.value.text()
     return caught.value.text()

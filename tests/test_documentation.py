@@ -66,21 +66,21 @@ def test_the_guide_to_methods_names_what_a_method_may_do() -> None:
     assert [name for name in hooks if f"`{name}`" not in text] == []
 
 
+def section(path: str, head: str) -> str:
+    """The text of a document below this head."""
+    return (ROOT / path).read_text().partition(f"\n## {head}\n")[2].partition("\n## ")[0]
+
+
 def test_the_plan_as_json_has_every_field() -> None:
-    text = (
-        (ROOT / "fedmpi" / "running" / "README.md")
-        .read_text()
-        .partition("## The plan as JSON")[2]
-        .partition("\n## ")[0]
-    )
+    text = section("fedmpi/running/README.md", "The plan as JSON")
     names = [field.name for kind in (Forecast, TierForecast, Expected) for field in fields(kind)]
     assert [name for name in names if f"`{name}`" not in text] == []
 
 
 def test_the_table_of_events_has_every_exit_code() -> None:
     """Of the constants at the top of fedmpi/errors.py, and no others but those of signals."""
-    section = (ROOT / "slurm" / "README.md").read_text().partition("\n## Events\n")[2].partition("\n## ")[0]
-    rows = [re.split(r" *\| *", line)[3] for line in section.splitlines() if line.count("|") == 5]
+    lines = section("slurm/README.md", "Events").splitlines()
+    rows = [re.split(r" *\| *", line)[3] for line in lines if line.count("|") == 5]
     of_signals = {128 + number for number in (signal.SIGINT, signal.SIGTERM)}
     in_table = {int(code) for row in rows for code in re.findall(r"\b\d+\b", row)}
     ours = {value for name, value in vars(errors).items() if name.isupper() and isinstance(value, int)}

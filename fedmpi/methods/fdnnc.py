@@ -156,9 +156,10 @@ class FDNNC(Method):
 
     def initial_state(self) -> Params:
         state = super().initial_state()
+        specs = self.state_specs()
         if not self.blocks[BIG]:
             state |= self._factors(state)
-        return {name: state[name] for name in self.state_specs()}
+        return {name: state[name] if name in state else torch.zeros(spec.shape) for name, spec in specs.items()}
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         specs: dict[str, Spec] = {}
@@ -182,9 +183,7 @@ class FDNNC(Method):
             if u in state and (bool(state[u].any()) or f"{layer.name}.weight" not in state):
                 factors |= {u: state[u], v: state[v]}
             else:
-                factors[u], factors[v], _ = layer.decompose(
-                    state[f"{layer.name}.weight"], layer.r(self.options.rank_ratio)
-                )
+                factors[u], factors[v], _ = layer.decompose(state[f"{layer.name}.weight"], _r(layer))
         return factors
 
     def _weights(self, state: Params) -> Params:
@@ -230,8 +229,9 @@ class FDNNC(Method):
         """Returns W+ = (A B^T + W) / 2, and likewise what both nets share; without a big device W has not moved."""
         both = state | small
         both |= self._weights(both)
-        is_parked = int(state.get(_PARKED_IN, -1)) == round_number  # not in a round without small devices
-        prefix = _PARKED if is_parked else ""
+        prefix = (
+            _PARKED if int(state.get(_PARKED_IN, -1)) == round_number else ""
+        )  # not of a round without small devices
         merged = {name: (both[name] + state[prefix + name]) / 2 for name in self.model_specs}
         return self._outdated({name: state[name] for name in self.state_specs()} | merged)
 
@@ -304,11 +304,13 @@ def _plan_layers(net: nn.Module, options: FDNNCOptions) -> Iterator[FactorizedLa
     overrides = dict(options.layer_ranks)
     overrides.setdefault("*", options.rank_ratio)
     for layer in plan_layers(net, Rule(overrides=overrides)):
-        asked = layer.fixed
-        assert asked is not None  # one of the patterns has matched
-        r = asked if isinstance(asked, int) else max(1, round(asked * min(layer.matrix_shape)))
-        if layer.kernel is None and layer.growth(r) < 0:
+        if layer.kernel is None and layer.growth(r := _r(layer)) < 0:
             yield replace(layer, fixed=r)
+
+
+def _r(layer: FactorizedLayer) -> int:
+    assert layer.fixed is not None  # one of the patterns has matched
+    return layer.fixed if isinstance(layer.fixed, int) else max(1, round(layer.fixed * min(layer.matrix_shape)))
 
 
 def _half_squared_error(output: Tensor, targets: Tensor) -> Tensor:

@@ -52,14 +52,9 @@ def test_a_mistake_is_found_in_one_line(name: str, tmp_path: Path, capsys: pytes
 )
 def test_the_command_on_one_and_three_ranks(kind: str, words: list[str], count: int) -> None:
     """The examples of the README pass; an option of its own is set; exit code 0."""
-    paths = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "fedmpi.check", *words],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": paths},
-        timeout=600,
-    )
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])}
+    program = [sys.executable, "-m", "fedmpi.check", *words]
+    done = subprocess.run(program, capture_output=True, text=True, env=environ, timeout=600)
     first, *others = done.stdout.splitlines()
     assert (first, done.returncode) == (f"{kind} {words[0]}", 0), done.stdout + done.stderr
     assert len(others) == count and all(line.startswith(("ok", "--")) for line in others)

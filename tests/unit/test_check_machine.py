@@ -30,9 +30,6 @@ def states(found: Sequence[Finding]) -> list[str]:
     return [each.state for each in found]
 
 
-# The ranks.
-
-
 def test_versions_that_differ() -> None:
     assert machine.software([ONE, OTHER]).state == "ok"
     found = machine.software([ONE, replace(OTHER, versions={"torch": "2.7", "numpy": "2.1"})])
@@ -112,9 +109,6 @@ def test_bits_that_differ() -> None:
     one, other = Finished("a", {}, []), Finished("b", {}, [])
     found = [machine.compared(one, one, 3, 0.1), machine.compared(one, other, 3, 0.1)]
     assert states(found) == ["ok", "problem"] and "server state" in found[1].found
-
-
-# The page.
 
 
 def test_a_line_of_the_page(told: Told) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_fixtures import refusal
 
 from fedmpi import registry
 from fedmpi.config.load import load
@@ -133,8 +134,7 @@ def test_long_values_and_many_problems_are_cut(lines: Any) -> None:
 
 def test_missing_files_and_folders(tmp_path: Path) -> None:
     (tmp_path / "cifar10_fedhm.yaml").write_text("")
-    with pytest.raises(ConfigError, match="cifar10_fedhn.yaml: no such file. Did you mean '.*/cifar10_fedhm.yaml'?"):
-        load(str(tmp_path / "cifar10_fedhn.yaml"), [])
+    line = refusal(load, str(tmp_path / "cifar10_fedhn.yaml"), [])
+    assert f"cifar10_fedhn.yaml: no such file. Did you mean '{tmp_path}/cifar10_fedhm.yaml'?" in line
     for path in (str(tmp_path), "a\0b", "a" * 5000):
-        with pytest.raises(ConfigError, match="cannot be read"):
-            load(path, [])
+        assert "cannot be read" in refusal(load, path, [])

@@ -95,9 +95,6 @@ def test_runs_are_what_their_names_say(paper: str) -> None:
             assert found.method.keep_ratio == (int(share[1]) / 10,)
 
 
-# `fedmpi plan`.
-
-
 PLANNED = list(dict.fromkeys([*(runs_of(paper)[20] for paper in DIGESTS), *RUNS[::12]]))
 SHIPPED = [path.name for path in sorted(CONFIGS.glob("*.yaml"))]
 

@@ -1,10 +1,9 @@
 """Costs against the papers' figures, against an independent count, and of the small nets by hand."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from fast import fast
+from model_inputs import Info
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -23,7 +22,7 @@ SHAPE = (3, 32, 32)
 
 
 def tier_net(options: Model, num_classes: int, rank_ratio: float) -> nn.Module:
-    net = create.skeleton(options, SimpleNamespace(kind="image", example_shape=SHAPE, num_classes=num_classes))
+    net = create.skeleton(options, Info("image", SHAPE, num_classes))
     return factorize_net(net, plan_layers(net, Rule(options.dense_layers)), rank_ratio)
 
 

@@ -55,8 +55,7 @@ def test_windows_by_hand(small: Path) -> None:
     assert ours.train_y.tolist() == [0, 0, 0, 0, 4, 4, 0, 0]
     assert firsts(ours.test_x) == [2002, 2004, 2006, 1008, 3010]
     assert ours.test_y.tolist() == [0, 0, 0, 4, 0]
-    assert ours.groups is not None and ours.groups.tolist() == [0] * 6 + [1] * 2
-    assert ours.test_groups is not None and ours.test_groups.tolist() == [0] * 4 + [1]
+    assert (ours.groups.tolist(), ours.test_groups.tolist()) == ([0] * 6 + [1] * 2, [0] * 4 + [1])
     sample = 1012 + np.arange(6) / 10
     assert np.allclose(ours.train_x[0].reshape(4, 6), [sample, sample + 1, sample + 2, sample + 3])
     assert ours.train_x.dtype == np.float32 and ours.train_x.shape == (8, 24)
@@ -125,8 +124,7 @@ def test_features_of_each_subject(uci: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert ours.train_x[:, 0].tolist() == [5, 0, 1, 100, 101, 105, 8]
     assert ours.test_x[:, 560].tolist() == [7, 3, 4, 103, 104, 10, 11]
     assert ours.train_y.tolist() == [0, 4, 4, 1, 1, 3, 5] and ours.test_y.tolist() == [0, 4, 4, 1, 1, 5, 5]
-    assert ours.groups is not None and ours.groups.tolist() == [0, 0, 0, 1, 1, 1, 2]
-    assert ours.test_groups is not None and ours.test_groups.tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert (ours.groups.tolist(), ours.test_groups.tolist()) == ([0, 0, 0, 1, 1, 1, 2], [0, 0, 0, 1, 1, 2, 2])
 
 
 def test_features_that_do_not_fit_are_one_line(uci: Path, told: Told) -> None:

@@ -61,8 +61,8 @@ def table(classes: list[int], writers: list[int]) -> np.ndarray:
 def test_writers_are_numbered_in_the_order_of_their_nist_numbers(small: Path) -> None:
     """Writers 7, 12, 30 train: 0, 1, 2. Writers 3, 99 test: 3, 4, though 3 is the smallest number of all."""
     ours = Qmnist(root=str(small)).read()
-    assert ours.groups is not None and ours.groups.tolist() == [2, 0, 2, 1] and ours.groups.dtype == np.int64
-    assert ours.test_groups is not None and ours.test_groups.tolist() == [4, 3]
+    assert (ours.groups.tolist(), ours.test_groups.tolist()) == ([2, 0, 2, 1], [4, 3])
+    assert ours.groups.dtype == np.int64
     assert ours.train_x.shape == (4, 28, 28, 1) and ours.train_x[1, 2, 3, 0] == (784 + 2 * 28 + 3) % 251
     assert ours.train_y.tolist() == [1, 0, 9, 3] and ours.test_y.dtype == np.int64
 

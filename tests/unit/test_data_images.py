@@ -40,12 +40,6 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_missing_folder(tmp_path: Path) -> None:
-    line, nowhere = refusal(Cifar10(root=str(tmp_path / "no")).read), tmp_path / "no"
-    assert str(nowhere / "cifar-10-batches-py") in line and "data.root" in line
-    assert f"`fedmpi data fetch cifar10 data.root={nowhere}`" in line
-
-
 @pytest.mark.parametrize("damage", ["truncated", "flipped bit", "empty", "missing"])
 def test_damaged_file(small: Path, damage: str) -> None:
     path = small / "cifar-100-python" / "test"

@@ -56,8 +56,7 @@ def test_words_by_hand(small: Path) -> None:
     assert ours.test_x.tolist() == [[0, 0, 0, 0, bad], [worst, film, film, film, film], [0] * 5, [0, 0, 0, 0, good]]
     assert ours.train_y.tolist() == [0, 0, 0, 1, 1] and ours.test_y.tolist() == [0, 0, 1, 1]
     # Films tt0, tt2, tt10, tt0, tt1: numbered as text is sorted (tt0, tt1, tt10, tt2); then tt7 and tt8 of the test.
-    assert ours.groups is not None and ours.groups.tolist() == [0, 3, 2, 0, 1]
-    assert ours.test_groups is not None and ours.test_groups.tolist() == [4, 5, 0, 1]
+    assert (ours.groups.tolist(), ours.test_groups.tolist()) == ([0, 3, 2, 0, 1], [4, 5, 0, 1])
 
 
 def test_what_counts_as_a_letter() -> None:
@@ -71,7 +70,6 @@ def test_three_quarters_of_each_class(small: Path) -> None:
     first, again = (options.prepare(small) for _ in range(2))
     assert first.train_y.tolist() == [0, 0, 0, 1, 1, 1] and first.test_y.tolist() == [0, 0, 1]
     assert np.array_equal(first.train_x, again.train_x) and np.array_equal(first.test_x, again.test_x)
-    assert first.groups is not None and first.test_groups is not None
     num_films = len(np.unique(np.concatenate([first.groups, first.test_groups])))
     assert num_films == 6 and set(first.groups) == set(range(len(set(first.groups))))  # tt0, 1, 2, 7, 8, 10
 

@@ -14,8 +14,7 @@ from fedmpi.data.sets.leaf import ALPHABETS, Femnist, Shakespeare
 def test_both_sources_give_the_same_bytes(tmp_path: Path, write, below: str) -> None:
     write(tmp_path / below)
     ours = Femnist().prepare(tmp_path)
-    assert ours.groups is not None and ours.groups.tolist() == GROUPS
-    assert ours.test_groups is not None and ours.test_groups.tolist() == TEST_GROUPS
+    assert (ours.groups.tolist(), ours.test_groups.tolist()) == (GROUPS, TEST_GROUPS)
     expected = np.concatenate([TRAIN[name][0] for name in sorted(TRAIN)])
     assert np.array_equal(ours.train_x[..., 0], expected)
     assert ours.test_y.tolist() == [label for name in sorted(TEST) for label in TEST[name][1]]
@@ -108,8 +107,7 @@ def test_windows_by_hand(play: Path) -> None:
     adam, zoe = ["ABC|D", "CDE|\n"], ["abc|d", "cde|f", "efg|h", "ghi|j", "ij\n|k"]
     assert texts(ours.train_x, ours.train_y) == adam + zoe
     assert texts(ours.test_x, ours.test_y) == ["GHI|J", "l\nm|n", "mno|p", "opq|r"]
-    assert ours.groups is not None and ours.groups.tolist() == [0] * 2 + [1] * 5
-    assert ours.test_groups is not None and ours.test_groups.tolist() == [0] + [1] * 3
+    assert (ours.groups.tolist(), ours.test_groups.tolist()) == ([0] * 2 + [1] * 5, [0] + [1] * 3)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +136,7 @@ def test_leaf_as_divided(tmp_path: Path, short_roles: None) -> None:
     ours = Shakespeare(form="leaf").prepare(tmp_path)
     assert texts(ours.train_x, ours.train_y, "leaf") == ["012|3", "MNO|P", "abc|d", "cde|f", "efg|h"]
     assert texts(ours.test_x, ours.test_y, "leaf") == ["567|8", "wxy|z"]
-    assert ours.groups is not None and ours.groups.tolist() == [0, 1, 2, 2, 2]
-    assert ours.test_groups is not None and ours.test_groups.tolist() == [0, 2]
+    assert (ours.groups.tolist(), ours.test_groups.tolist()) == ([0, 1, 2, 2, 2], [0, 2])
 
 
 LEAF = '{"user_data": {"A": {"x": %s, "y": %s}}}'

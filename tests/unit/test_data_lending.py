@@ -47,7 +47,6 @@ def test_nobody_can_change_them_for_others() -> None:
             file.write(b"changed")
         with pytest.raises(PermissionError):
             os.truncate(json.loads(text)["path"], 1)
-    assert first is not None and second is not None
     first["train_x"][:] = 7
     assert (second["train_x"] == IMAGES.train_x).all()
 
@@ -71,14 +70,8 @@ def test_none_where_they_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_they_outlive_the_process_that_lent_them_and_then_nothing_is_left() -> None:
     places = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
-    lender = subprocess.Popen(
-        [sys.executable, "-c", LENDER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": places},
-    )
-    assert lender.stdout is not None and lender.stdin is not None
+    command, environ = [sys.executable, "-c", LENDER], os.environ | {"PYTHONPATH": places}
+    lender = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ)
     text = lender.stdout.readline()
     found = lending.taken(text)
     lender.send_signal(signal.SIGKILL)

@@ -119,9 +119,10 @@ REGIONS: list[tuple[Region, tuple[int, ...]]] = [
     ((slice(0, 3, 2), slice(1, 2)), (2, 1)),
     (PLACES, (2,)),
 ]
+each_region = pytest.mark.parametrize(("region", "shape"), REGIONS, ids=["indices", "slices", "mask"])
 
 
-@pytest.mark.parametrize(("region", "shape"), REGIONS, ids=["indices", "slices", "mask"])
+@each_region
 def test_regions_by_hand(region: Region, shape: tuple[int, ...]) -> None:
     """One client holds all (weight 1, value 4), one a region (1/2, value 1): (4 + 1/2) / (3/2) = 3 there, else 4."""
     exact, weights = ExactSum({"a": Spec((3, 2))}, {"a": 64.0}, 1.5), WeightSum(2)
@@ -136,7 +137,7 @@ def test_regions_by_hand(region: Region, shape: tuple[int, ...]) -> None:
     assert torch.equal(exact.mean("a", weights.of("a"), torch.zeros(3, 2)), expected)
 
 
-@pytest.mark.parametrize(("region", "shape"), REGIONS, ids=["indices", "slices", "mask"])
+@each_region
 def test_entries_that_nobody_holds_keep_their_value(region: Region, shape: tuple[int, ...]) -> None:
     """Bit for bit: 0.1 and 1e30 are no multiples of 2^-k. So does a tensor that nobody has sent."""
     exact, weights = ExactSum({"a": Spec((3, 2))}, {"a": 64.0}, 0.5), WeightSum(1)

@@ -61,11 +61,12 @@ OF_METHODS = [
 ]
 OF_NETS = [*[(name, "1") for name in ("tied", "torchvision")], ("lstm", "0.5")]
 
+RunOf = Callable[[str], Path]
 Trained = Callable[..., TrainedNet]
 
 
 @pytest.fixture(scope="module")
-def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> RunOf:
     """The folder of a finished run of this case, made once."""
     folder = tmp_path_factory.mktemp("runs")
 
@@ -87,7 +88,7 @@ def _texts(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained_of(run_of: Callable[[str], Path]) -> Trained:
+def trained_of(run_of: RunOf) -> Trained:
     def trained(name: str, net: str, **more: str) -> TrainedNet:
         words = [word for word in PICTURES.get(name, TOKENS.get(name, ())) if ":" in word]
         saved = saved_round(run_of(name), overrides=words)
@@ -147,7 +148,7 @@ def test_onnx_agrees(tmp_path: Path, trained_of: Trained, name: str, net: str) -
     assert len(answers(trained.example()[:1])) == 1
 
 
-def test_statistics_are_those_of_the_test(run_of: Callable[[str], Path]) -> None:
+def test_statistics_are_those_of_the_test(run_of: RunOf) -> None:
     """Without them in the checkpoint it is the same net: they are estimated with the round's seeds."""
     saved = saved_round(run_of("fedhm"))
     assert list(saved.snapshot.statistics) == ["1", "0.5", "0.25", "0.125"]
@@ -202,7 +203,7 @@ def test_a_cut_net_is_smaller_and_answers_alike(tmp_path: Path, trained_of: Trai
 
 @pytest.mark.slow
 def test_costs_of_both_are_printed_where_a_net_is_cut(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], run_of: Callable[[str], Path], trained_of: Trained
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], run_of: RunOf, trained_of: Trained
 ) -> None:
     client = trained_of("hermes", CLIENT).name.split()[1]
     out = tmp_path / "net.safetensors"
@@ -235,33 +236,23 @@ def test_the_best_saved_round_stays(tmp_path: Path) -> None:
     ],
 )
 def test_the_file_loads_as_it_is_printed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    run_of: Callable[[str], Path],
-    form: str,
-    absent: str,
-    program: str,
+    here: Path, capsys: pytest.CaptureFixture[str], run_of: RunOf, form: str, absent: str, program: str
 ) -> None:
     """In a process that has none of the packages that the file does not need, for a batch of three."""
-    monkeypatch.chdir(tmp_path)
     assert main([str(run_of("fedhm")), "--tier", "0.25", "--format", form, "--check", "--out", f"net.{form}"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert f" needs {FORMATS[form].needs} " in told
     loading = told.partition(" load it ")[2].partition(" input ")[0]
     script = program.format(loading.replace(", then run(", ".run("))
     script += f"\nimport sys\nassert '{absent}' not in sys.modules and 'fedmpi' not in sys.modules"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", script], cwd=tmp_path, env={}, capture_output=True, text=True, timeout=600
-    )
+    done = subprocess.run([sys.executable, "-P", "-c", script], env={}, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
 
 
-def test_another_accuracy_than_the_records_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_accuracy_than_the_records_is_found(here: Path) -> None:
     """Exit code 1 where the file does not give what the records say."""
-    monkeypatch.chdir(tmp_path)
-    (record,) = run_alone(tmp_path / "run", "method.name=fedavg", "rounds=1", "evaluation.bn=restat").records
-    folder = RunDir(tmp_path / "run")
+    (record,) = run_alone(here / "run", "method.name=fedavg", "rounds=1", "evaluation.bn=restat").records
+    folder = RunDir(here / "run")
     found = f'"accuracy": {record["tiers"]["1"]["accuracy"]}'
     text = folder.records_path.read_text()
     assert found in text
@@ -269,7 +260,7 @@ def test_another_accuracy_than_the_records_is_found(tmp_path: Path, monkeypatch:
     assert main(["run", "--format", "safetensors", "--check"]) == 1
 
 
-def test_what_principal_kernels_respond_to_is_drawn(run_of: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_principal_kernels_respond_to_is_drawn(run_of: RunOf, tmp_path: Path) -> None:
     """PriSM's Figure 3, tests/examples/principal_kernels.py: in each row an image and the maps of three kernels."""
     run = run_of("prism")
     figure = drawn(str(run), "server", "stages.0.0.conv1")

@@ -48,9 +48,8 @@ MISSING = ("onnx", "onnxscript", "safetensors", "safetensors.torch")
 
 @pytest.mark.slow
 def test_messages(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, snapshot: SnapshotAssertion
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     words = {
         "run": ("method.name=fedhm",),
         "own": ("method.name=lgfedavg",),
@@ -59,7 +58,7 @@ def test_messages(
         "empty": ("method.name=fedavg",),
     }
     for name, settings in words.items():
-        run_alone(tmp_path / name, *settings, "rounds=1")
+        run_alone(here / name, *settings, "rounds=1")
     RunDir(Path("damaged")).checkpoint_path(1).write_bytes(b"no checkpoint")
     RunDir(Path("empty")).checkpoint_path(1).unlink()
     capsys.readouterr()
@@ -75,22 +74,19 @@ def test_messages(
 
     text = "\n".join(f"$ {words}\n{told(words)}" for words in MISTAKES.splitlines() if words)
     # What depends on versions: torch's words, and how Python quotes choices.
-    text = text.replace(str(tmp_path), "FOLDER")
+    text = text.replace(str(here), "FOLDER")
     text = re.sub(r"traced: .*?; take", "traced: ...; take", text)
     assert re.sub(r"\(choose from .*?\)", "(choose from ...)", text) == snapshot
-    assert not [*tmp_path.glob("*.*")]
+    assert not [*here.glob("*.*")]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-def test_a_file_that_no_runtime_loads_is_not_left(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_file_that_no_runtime_loads_is_not_left(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     net = "model.name=export_nets:Projected"
-    run_alone(tmp_path / "run", "method.name=fedavg", net, "rounds=1")
+    run_alone(here / "run", "method.name=fedavg", net, "rounds=1")
     capsys.readouterr()
     assert main(["run", net, "--tier", "1", "--format", "onnx"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and "onnx" in err
-    assert not [*tmp_path.glob("*.onnx")]
+    assert not [*here.glob("*.onnx")]

@@ -17,20 +17,12 @@ from fedmpi.running.forecast import Forecast, forecast, lacking_here
 #   MACs: 64 places * (18 + 36 + 36) + 20 = 5780.
 # At rank ratio 1/2 both convs have r = 1 and rk(m + n) = 1*3*(2 + 2) = 12 parameters: 132 - 72 + 24 = 84;
 #   MACs: 64 * (18 + 12 + 12) + 20 = 2708.
-TINY = [
-    "model.name=resnet18",
-    "model.width=0.03125",
-    "model.blocks=[1]",
-    "data.name=digits",
-    "method.name=fedhm",
-    "method.rank_ratio=[1, 0.5]",
-    "method.dense_layers=1",
-    "rounds=3",
-    "clients.count=10",
-    "clients.per_round=10",
-    "clients.tier_blocks=[4, 6]",
-    "train.local_epochs=2",
-]
+TINY = """
+    model.name=resnet18 model.width=0.03125 model.blocks=[1] data.name=digits
+    method.name=fedhm method.rank_ratio=[1,0.5] method.dense_layers=1 rounds=3 train.local_epochs=2
+    clients.count=10 clients.per_round=10 clients.tier_blocks=[4,6]
+""".split()
+FEDAVG = [*(word for word in TINY if not word.startswith(("method", "clients"))), "method.name=fedavg"]
 FULL, HALF = 132, 84
 
 
@@ -49,18 +41,15 @@ def test_tiers_by_hand() -> None:
 
 
 def test_a_run_by_hand() -> None:
-    """Everybody takes part in each of 3 rounds: 4 x 132 + 6 x 84 = 1032 parameters down, and as many up."""
+    """Everybody takes part in each of 3 rounds: 4 x 132 + 6 x 84 = 1032 parameters down, and as many up. Each is
+    tested; with every second one rounds 2 and 3, which is the last."""
     run = plan(*TINY)
     assert (run.down_bytes_per_round, run.up_bytes_per_round) == (4 * 1032, 4 * 1032)
     assert run.bytes_per_run == 2 * 3 * 4 * 1032
     assert [tier.client_rounds for tier in run.tiers] == [12.0, 18.0]
     by_hand = 3 * (4 * 5780 + 6 * 2708) * 2 * 143.7
     assert run.training_macs_per_run == pytest.approx(by_hand, rel=1e-12)
-
-
-def test_tested_rounds_by_hand() -> None:
-    """Every round; with every second one rounds 2 and 3, which is the last."""
-    assert plan(*TINY).tests_per_run == 3 and plan(*TINY, "evaluation.every=2").tests_per_run == 2
+    assert run.tests_per_run == 3 and plan(*TINY, "evaluation.every=2").tests_per_run == 2
 
 
 def test_what_this_machine_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,8 +117,7 @@ def test_memory_by_hand() -> None:
     sums of 2, a term of 36 x 16 bytes, an upload of each of 2 workers, and one: int64 sums are counted as twice the
     state.
     """
-    words = [*(word for word in TINY if not word.startswith(("method", "clients"))), "method.name=fedavg"]
-    run = plan(*words)
+    run = plan(*FEDAVG)
     assert run.model_bytes_worker == 6 * 1088
     assert run.model_bytes_server == (2 + 1 + 2 + 3) * 1088 + 16 * 36
     assert run.data_bytes_node == (1437 + 360) * (64 + 8)
@@ -137,11 +125,10 @@ def test_memory_by_hand() -> None:
 
 def test_memory_of_moments() -> None:
     """AdamW's mean of squares on a worker; of the server's old state and the new, m, and for FedAdam v."""
-    words = [*(word for word in TINY if not word.startswith(("method", "clients"))), "method.name=fedavg"]
-    mean, avgm, adam = (plan(*words, f"method.server.name={name}") for name in ("mean", "avgm", "adam"))
+    mean, avgm, adam = (plan(*FEDAVG, f"method.server.name={name}") for name in ("mean", "avgm", "adam"))
     assert avgm.model_bytes_server - mean.model_bytes_server == 2 * 1088
     assert adam.model_bytes_server - mean.model_bytes_server == 4 * 1088
-    adamw = plan(*words, "train.optimizer=adamw")
+    adamw = plan(*FEDAVG, "train.optimizer=adamw")
     assert adamw.model_bytes_worker == mean.model_bytes_worker + 1088
     assert adamw.model_bytes_server == mean.model_bytes_server
 

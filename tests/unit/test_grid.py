@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from data_fixtures import refusal
 from grids import BETTER, FILE, WORSE, Ended, final_runs, grid_of, made, runs_in_this_process, write_config
 from small_runs import small_config
 
 from fedmpi import methods
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
-from fedmpi.errors import RunDirError
 from fedmpi.federation.participation import Participation
 from fedmpi.models import create
 from fedmpi.results import archive, launch
@@ -139,12 +139,9 @@ def test_a_whole_grid(tmp_path: Path, short: Short) -> None:
 
 
 @pytest.mark.slow
-def test_a_grid_without_questions_may_grow(
-    tmp_path: Path, called: Called, runs_here: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_grid_without_questions_may_grow(here: Path, called: Called, runs_here: list[Sequence[str]]) -> None:
     """Methods and seeds, some runs only, changed settings; a file is made of methods' names."""
-    monkeypatch.chdir(tmp_path)
-    write_config(tmp_path / "tiny.yaml", "method.name=fedavg", "rounds=4")
+    write_config(here / "tiny.yaml", "method.name=fedavg", "rounds=4")
     words = ["tiny.yaml", "--methods", "fedavg,fedhm", "--out", "out", "--seeds"]
     code, printed, error = called(*words, "0,1", "--only", "fedavg", "--jobs", 1)
     assert code == 0 and len(runs_here) == 2 and "largest" in printed, error
@@ -164,7 +161,7 @@ def test_a_grid_without_questions_may_grow(
     assert called(*words, "0,1,2")[0] == 0 and len(runs_here) == 6
     assert called("out/grid.yaml", "--only", "fedhm", "--seeds", "0", "rounds=2", "train.lr=0.2")[0] == 0
     assert len(runs_here) == 7
-    folder = tmp_path / "runs" / "grid-grid"
+    folder = here / "runs" / "grid-grid"
     assert "set on all runs: rounds=2, train.lr=0.2" in (folder / "results" / "report.md").read_text()
     config = yaml_text.parse((folder / "final-all-fedhm-seed0" / "config.yaml").read_text()).value
     assert (config["rounds"], config["train"]["lr"]) == (2, 0.2)
@@ -186,14 +183,11 @@ def test_a_grid_without_questions_may_grow(
         ("--methods ./mine.py:Mine", "mine.py:Mine"),
     ],
 )
-def test_mistakes_are_one_line(
-    tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch, words: str, said: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    grid_of(tmp_path, **SHORT)
+def test_mistakes_are_one_line(here: Path, called: Called, words: str, said: str) -> None:
+    grid_of(here, **SHORT)
     code, _, error = called(*words.split(), "--out", "out")
     assert code == 2 and "Traceback" not in error and all(word in error for word in said.split()), error
-    assert not list(tmp_path.glob("out/*-seed*"))
+    assert not list(here.glob("out/*-seed*"))
 
 
 def test_all_are_the_shipped_configs_without_their_bases(tmp_path: Path, called: Called) -> None:
@@ -203,12 +197,11 @@ def test_all_are_the_shipped_configs_without_their_bases(tmp_path: Path, called:
 
 
 def test_words_reach_all_runs_and_jobs_are_written_without_slurm(
-    tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
+    here: Path, called: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "")
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "examples")
-    write_config(tmp_path / "tiny.yaml", "method.name=fedavg", "rounds=4")
+    write_config(here / "tiny.yaml", "method.name=fedavg", "rounds=4")
     words = ["train.lr=0.2", "method.aggregate=median", "--seeds", "0", "--out", "out", "--slurm"]
     code, _, error = called("tiny.yaml", "--methods", "fedavg,fedavgm:FedAvgM", *words)
     assert code == 0 and Path("out/job.sbatch").is_file(), error
@@ -219,12 +212,9 @@ def test_words_reach_all_runs_and_jobs_are_written_without_slurm(
     assert (made["train"]["lr"], made["method"]["aggregate"]["name"], made["rounds"]) == (0.2, "median", 4)
 
 
-def test_methods_whose_configs_are_unlike_are_named(
-    tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_methods_whose_configs_are_unlike_are_named(here: Path, called: Called) -> None:
     for name, lr in (("one", 0.1), ("two", 0.1), ("three", 0.2)):
-        write_config(tmp_path / f"{name}.yaml", "method.name=fedavg", f"train.lr={lr}")
+        write_config(here / f"{name}.yaml", "method.name=fedavg", f"train.lr={lr}")
     words = ["--seeds", "0", "--out", "out", "--slurm"]
     code, _, error = called("--methods", "one.yaml,two.yaml,three.yaml", *words)
     assert code == 0 and "warning: not alike: train.lr is 0.1; three 0.2" in error
@@ -338,8 +328,7 @@ def test_records_are_the_same_bytes_and_damage_is_one_line(tmp_path: Path) -> No
     assert (tmp_path / archive.FILE).read_bytes() == first and first[4:8] == bytes(4), "no date"
     for damaged in (first[:-9], b"text", gzip.compress(b"[]"), gzip.compress(b'{"runs": 1}')):
         (tmp_path / archive.FILE).write_bytes(damaged)
-        with pytest.raises(RunDirError, match=archive.FILE):
-            archive.read(tmp_path)
+        assert archive.FILE in refusal(archive.read, tmp_path)
 
 
 @pytest.mark.slow
@@ -348,7 +337,6 @@ def test_a_killed_grid_continues(tmp_path: Path, short: Short) -> None:
     words = [short.grid.path, "--jobs", "2", "--out", short.out, "--results", short.results]
     program = [sys.executable, "-m", "fedmpi", "grid", *map(str, words)]
     process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     while " finished" not in process.stdout.readline():
         pass
     process.kill()

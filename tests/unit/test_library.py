@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from data_fixtures import refusal
 from golden_file import Told
 from pydantic import ValidationError
 from small_runs import SMALL, finished, undisturbed
@@ -65,16 +66,13 @@ def test_what_type_checkers_see_is_what_is_loaded() -> None:
         _ = fedmpi.no_such_name
 
 
-def test_values_are_given_by_key_or_by_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_given_by_key_or_by_section(here: Path) -> None:
     """In any folder, by the name of a config that comes with fedmpi; as the words of a command would."""
-    monkeypatch.chdir(tmp_path)
     words = "rounds=3 train.lr=0.05 train.schedule.milestones=[1,2] method.rank_ratio=[1,0.5] seed=7".split()
     expected = load(ROOT / "configs/fedhm_digits.yaml", words)
     train = {"lr": 0.05, "schedule": {"milestones": (1, 2)}}
-    ratios = np.array([1.0, 0.5])
-    by_section = fedmpi.load_config(
-        "fedhm_digits", rounds=3, train=train, method={"rank_ratio": ratios}, seed=np.int64(7)
-    )
+    method = {"rank_ratio": np.array([1.0, 0.5])}
+    by_section = fedmpi.load_config("fedhm_digits", rounds=3, train=train, method=method, seed=np.int64(7))
     keys = {"train.lr": 0.05, "train.schedule": {"milestones": [1, 2]}, "method.rank_ratio": [1, 0.5]}
     by_key = fedmpi.load_config(Path("fedhm_digits.yaml"), keys, rounds=3, seed=7)
     assert by_section == by_key == expected
@@ -145,9 +143,7 @@ MISTAKEN_CALLS: list[Callable[[fedmpi.Run, Path], Any]] = [
 
 def test_a_mistake_is_one_line(made: fedmpi.Run, tmp_path: Path, told: Told) -> None:
     for call in MISTAKEN_CALLS:
-        with told.by(fedmpi.UserError) as caught:
-            call(made, tmp_path)
-        assert "\n" not in str(caught.value)
+        told(refusal(call, made, tmp_path))
     for argument, call in (("Config", lambda: fedmpi.plan("fedhm_digits")), ("tier", lambda: made.figure(tier="1"))):
         with pytest.raises(ValidationError, match=argument):
             call()
@@ -204,11 +200,9 @@ def test_a_run_is_shown(made: fedmpi.Run) -> None:
 
 def test_a_run_that_cannot_be_opened_is_one_line(made: fedmpi.Run, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("\udcff", errors="surrogateescape")
-    with pytest.raises(fedmpi.RunDirError, match="config.yaml: [^\n]*$"):
-        fedmpi.open_run(tmp_path)
+    assert "config.yaml: " in refusal(fedmpi.open_run, tmp_path)
     (tmp_path / "config.yaml").write_bytes((made.path / "config.yaml").read_bytes())
     with RunLock(RunDir(tmp_path)):
-        with pytest.raises(fedmpi.RunDirError, match="is running"):
-            fedmpi.open_run(tmp_path)
+        assert "is running" in refusal(fedmpi.open_run, tmp_path)
         assert fedmpi.open_run(tmp_path, running=True).rounds() == []
     assert fedmpi.open_run(tmp_path).state == "interrupted" and fedmpi.open_run(tmp_path).scores == {}

@@ -4,9 +4,9 @@ import os
 import random
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -131,10 +131,6 @@ def test_an_interrupt_ends_the_run_and_not_the_program(
 
 def test_a_run_in_another_thread(tmp_path: Path) -> None:
     """Where Python lets nobody set a signal handler."""
-    found: list[fedmpi.Run] = []
-    thread = threading.Thread(
-        target=lambda: found.append(fedmpi.run(config("rounds=1"), tmp_path / "run", progress=False))
-    )
-    thread.start()
-    thread.join()
-    assert found[0].is_finished
+    with ThreadPoolExecutor(1) as thread:
+        run = thread.submit(fedmpi.run, config("rounds=1"), tmp_path / "run", progress=False).result()
+    assert run.is_finished

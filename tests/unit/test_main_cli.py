@@ -9,10 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from data_fixtures import refusal
 from golden_file import Told
 
 from fedmpi.command.plan import main as plan
-from fedmpi.errors import ConfigError
 from fedmpi.main import main, parse, read_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,9 +74,7 @@ def test_resuming_what_is_not_there_begins_nothing(tmp_path: Path, config_file: 
     (tmp_path / "empty").mkdir()
     for name in ("absent", "empty", "x" * 300):
         resume = ["--run-dir", str(tmp_path / name), "--resume"]
-        with told.by(ConfigError) as caught:
-            read_config(parse(resume))
-        assert "\n" not in caught.value.text() and caught.value.exit_code == 2
+        told(refusal(read_config, parse(resume)))
         assert read_config(parse([config_file, *resume])).rounds == 7
         assert read_config(parse(["rounds=3", *resume])).rounds == 3
 
@@ -91,18 +89,15 @@ def test_a_mistake_is_told_by_rank_0_only(capsys: pytest.CaptureFixture[str], mo
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_plan_trains_nothing(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_trains_nothing(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """In an empty folder it prints one JSON object, leaves nothing behind, and answers for the launched size."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "5")
     assert plan([*TINY, "--json"]) == 0
     printed = capsys.readouterr()
     found = json.loads(printed.out)
     assert printed.err == "" and found["ranks"] == 5 and len(found["tiers"]) == 4
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []
     monkeypatch.setenv("PMI_RANK", "1")
     assert plan([*TINY, "--json"]) == 0
     assert capsys.readouterr() == ("", "")

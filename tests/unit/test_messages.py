@@ -107,14 +107,11 @@ def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
     return err
 
 
-def test_messages(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, snapshot: SnapshotAssertion
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine_config.yml").write_text("rounds: 3\n")
+def test_messages(here: Path, capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion) -> None:
+    (here / "mine_config.yml").write_text("rounds: 3\n")
     text = "\n".join(f"$ {words}\n{told(words, capsys)}" for words in MISTAKES.splitlines() if words)
     text = text.replace(str(Path(__file__).parents[2]), "HERE")
     # What depends on versions: torchvision's, and how Python quotes choices.
     text = re.sub(r"torchvision \d\S+", "torchvision", text)
     assert re.sub(r"\(choose from .*?\)", "(choose from ...)", text) == snapshot
-    assert [path.name for path in tmp_path.iterdir()] == ["mine_config.yml"]
+    assert [path.name for path in here.iterdir()] == ["mine_config.yml"]

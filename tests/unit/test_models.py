@@ -2,10 +2,12 @@
 
 import copy
 import math
+import re
 
 import pytest
 import torch
 import torchvision
+from data_fixtures import refusal
 from golden_file import Told
 from model_inputs import AnyVit, Info, params, randn
 from pydantic import ValidationError
@@ -16,7 +18,6 @@ from fedmpi import costs, registry
 from fedmpi.config.load import load
 from fedmpi.config.schema import Train
 from fedmpi.data.dataset import DataInfo
-from fedmpi.errors import ConfigError
 from fedmpi.learning.bn import num_statistics
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.models import create
@@ -169,8 +170,7 @@ def test_batch_statistics_in_training_and_evaluation(options: Model) -> None:
 def test_torchvision_errors_say_what_to_write(told: Told) -> None:
     with pytest.raises(ValidationError, match="as 'torchvision:resnet"):
         torchvisions("resnet51")
-    with told.by(ConfigError):
-        create.skeleton(Torchvision(), images(), width=0.5)
+    told(refusal(lambda: create.skeleton(Torchvision(), images(), width=0.5)))
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,7 @@ def test_torchvision_errors_say_what_to_write(told: Told) -> None:
     ],
 )
 def test_data_of_another_kind_are_refused(options: Model, kind: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        create.build(options, images(kind=kind), seed=0)
+    assert re.search(message, refusal(lambda: create.build(options, images(kind=kind), seed=0)))
 
 
 def test_dense_layers_by_default() -> None:
@@ -193,9 +192,6 @@ def test_dense_layers_by_default() -> None:
     without_stem = {"mlp": 0, "mlp_har": 0, "lstm_imdb": 0, "lstm_char": 0}
     for name, options in registry.built_in("model"):
         assert options().dense_layers == (resnets | without_stem).get(name, 1)
-
-
-# The multi-layer perceptron.
 
 
 def test_a_perceptron_by_hand() -> None:
@@ -208,9 +204,6 @@ def test_a_perceptron_by_hand() -> None:
     for parameter, value in zip(net.parameters(), values, strict=True):
         parameter.data = torch.tensor(value)
     assert net(torch.tensor([[1.0, 2]])).tolist() == [[6, 1]]
-
-
-# Width multipliers: what becomes of fractions, and that they are rounded once.
 
 
 @pytest.mark.parametrize(
@@ -226,7 +219,7 @@ def test_a_perceptron_by_hand() -> None:
     ],
 )
 def test_channels_at_a_width(channels: int, factor: float, rounded: int, ceiled: int) -> None:
-    """39.68; 79.36; 22.4; 204.8; in floats 0.07 * 100 is 7.000000000000001."""
+    """Fractions are rounded once: 39.68; 79.36; 22.4; 204.8; in floats 0.07 * 100 is 7.000000000000001."""
     assert Width(factor).of(channels) == rounded
     assert Width(factor, "ceil").of(channels) == ceiled
 
@@ -251,13 +244,10 @@ def test_every_net_takes_any_image_and_trains_all_of_itself(name: str, shape: tu
 @pytest.mark.parametrize(
     ("options", "shape", "side"),
     [
-        *((Vgg16(width=0.1), (1, 8, 8), 32), (Lenet5(), (1, 28, 28), 32), (Lenet5(), (1, 8, 8), 32)),
-        *(
-            (CnnHermes(), (1, 8, 8), 28),
-            (TINY_VIT, (3, 8, 8), 8),
-            (TINY_VIT, (1, 8, 11), 12),
-            (TINY_VIT, (2, 9, 3), 12),
-        ),
+        (Vgg16(width=0.1), (1, 8, 8), 32),
+        *((Lenet5(), shape, 32) for shape in ((1, 28, 28), (1, 8, 8))),
+        (CnnHermes(), (1, 8, 8), 28),
+        *((TINY_VIT, shape, side) for shape, side in (((3, 8, 8), 8), ((1, 8, 11), 12), ((2, 9, 3), 12))),
     ],
 )
 def test_small_images_are_surrounded_by_zeros(options: Model, shape: tuple[int, ...], side: int) -> None:
@@ -304,11 +294,8 @@ def test_every_net_trains_on_deterministic_kernels(name: str, monkeypatch: pytes
         torch.use_deterministic_algorithms(False)
 
 
-# HeteroFL's pre-activation ResNets.
-
-
 @pytest.mark.parametrize(("stride", "expected"), [(1, [-1.0, 6.0]), (2, [0.0, 8.0])])
-def test_block_by_hand(stride: int, expected: list[float]) -> None:
+def test_heterofls_pre_activation_block_by_hand(stride: int, expected: list[float]) -> None:
     """Two examples of one pixel, x = (-1, 3), kernels that are a number in the middle: conv1 2, conv2 3, shortcut 5.
 
     bn1 (mean 1, deviation 2): (-1, 1); ReLU: (0, 1); conv1: (0, 2); bn2 (mean 1, deviation 1): (-1, 1);
@@ -447,5 +434,4 @@ def test_an_example_does_not_see_its_batch(order: str) -> None:
     ],
 )
 def test_groups_that_are_refused(options: Model, width: float, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"model.norm.*{said}"):
-        create.skeleton(options, images(), width)
+    assert re.search(f"model.norm.*{said}", refusal(lambda: create.skeleton(options, images(), width)))

@@ -29,9 +29,6 @@ def images(*shape: int, num_classes: int = 10) -> DataInfo:
     return DataInfo("image", shape, num_classes, 1, 1)
 
 
-# Attention against torch's.
-
-
 def filled(net: nn.Module) -> nn.Module:
     """Returns the net with values that show every entry, biases included."""
     generator = torch.Generator().manual_seed(1)
@@ -135,9 +132,6 @@ def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere() -> None:
         assert narrow(BATCH).std(0).max() > 0.05
 
 
-# Costs.
-
-
 @pytest.mark.parametrize(
     ("options", "info", "tokens", "d", "hidden", "depth"),
     [(AnyVit(), images(3, 32, 32), 65, 384, 1536, 12), (SMALL, replace(IMAGES, num_classes=10), 5, 24, 96, 2)],
@@ -149,9 +143,7 @@ def test_macs_by_hand(options: AnyVit, info: DataInfo, tokens: int, d: int, hidd
     macs = (tokens - 1) * 48 * d + depth * block + d * 10
     measured = costs.measure(create.skeleton(options, info), info.example_shape)
     assert measured.macs == macs
-    assert (
-        measured.macs_with_norm_and_activations
-        == macs + depth * (2 * 2 * tokens * d + tokens * hidden) + 2 * tokens * d
-    )
+    norms_and_activations = depth * (2 * 2 * tokens * d + tokens * hidden) + 2 * tokens * d
+    assert measured.macs_with_norm_and_activations == macs + norms_and_activations
     if d == 384:
         assert macs == 1_420_309_248

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from data_fixtures import refusal
 from own_data import arrays_of, folder_of, save_npz
 
 import fedmpi
@@ -30,10 +31,9 @@ def stored():
 
 
 @pytest.fixture(autouse=True)
-def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def modules(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In a folder with the user's modules `nets` and `sets`."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(here))
     Path("nets.py").write_text(NET)
     Path("sets.py").write_text(SET)
     yield
@@ -90,15 +90,10 @@ def test_what_is_told_of_a_finished_run_is_of_its_records(change: str) -> None:
     run = trained(config(name="npz", path="mine.npz"), "run")
     path.unlink() if change == "gone" else write(24)
     opened = fedmpi.open_run("runs/run", model={"name": "nets:net"})
-    assert (
-        opened.scores == run.scores
-        and opened.config.to_dict() == run.config.to_dict()
-        and opened.rounds() == run.rounds()
-    )
-    assert repr(opened) == repr(run)
+    assert (opened.scores, opened.rounds(), repr(opened)) == (run.scores, run.rounds(), repr(run))
+    assert opened.config.to_dict() == run.config.to_dict()
     for read in (opened.partition, opened.net):
-        with pytest.raises(fedmpi.UserError, match=r"mine\.npz"):
-            read()
+        assert "mine.npz" in refusal(read)
 
 
 def noted(run: fedmpi.Run) -> str:
@@ -137,5 +132,4 @@ def test_a_plan_sees_an_array_that_was_replaced() -> None:
     made = config(name="npz", path="mine.npz")
     assert len(fedmpi.plan(made).tiers) == 1
     np.savez("mine.npz", **{**arrays, "train_x": arrays["train_x"] * np.nan})
-    with pytest.raises(fedmpi.UserError, match="no finite numbers"):
-        fedmpi.plan(made)
+    assert "no finite numbers" in refusal(fedmpi.plan, made)

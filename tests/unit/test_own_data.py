@@ -91,10 +91,8 @@ def test_x_and_y_are_divided_class_by_class_the_same_every_time(tmp_path: Path, 
     assert first.digest == again.digest
     assert sorted([*first.train_x[:, 0], *first.test_x[:, 0]]) == sorted(x[:, 0])
     told(refusal(lambda: npz(path)))
-    missing = save_npz(tmp_path / "b", x=x)
-    told(refusal(lambda: npz(missing, "data.test_share=0.2")))
-    short = save_npz(tmp_path / "c", x=x[:3], y=y[:3])
-    told(refusal(lambda: npz(short, "data.test_share=0.5")))
+    told(refusal(lambda: npz(save_npz(tmp_path / "b", x=x), "data.test_share=0.2")))
+    told(refusal(lambda: npz(save_npz(tmp_path / "c", x=x[:3], y=y[:3]), "data.test_share=0.5")))
 
 
 WRONG: dict[str, dict[str, Any]] = {
@@ -118,8 +116,7 @@ WRONG: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_each_mistake_in_an_npz_file_is_a_line(tmp_path: Path, name: str, told: Told) -> None:
     given = {key: array for key, array in (arrays_of("vectors") | WRONG[name]).items() if array is not None}
-    path = save_npz(tmp_path, **given)
-    told(refusal(lambda: npz(path)))
+    told(refusal(lambda: npz(save_npz(tmp_path, **given))))
 
 
 def test_options_for_pictures_are_refused_for_others_and_for_other_channels(tmp_path: Path, told: Told) -> None:
@@ -192,8 +189,7 @@ def test_each_mistake_in_a_folder_is_a_line(tmp_path: Path, told: Told) -> None:
     told(refusal(lambda: folder(root)))
     Image.new("I;16", (5, 6)).save(odd)
     told(refusal(lambda: folder(root)))
-    bomb = Image.new("1", (20_000, 20_000))
-    bomb.save(odd)
+    Image.new("1", (20_000, 20_000)).save(odd)
     told(refusal(lambda: folder(root)), r"\(Image size.*?attack\.")
     for path in (root / "train" / "dog").iterdir():
         path.unlink()
@@ -201,12 +197,12 @@ def test_each_mistake_in_a_folder_is_a_line(tmp_path: Path, told: Told) -> None:
 
 
 def test_a_function_s_arguments_are_the_options(told: Told) -> None:
-    config = config_of("data.name=own_data:blobs", "data.num=90", "data.centres=[1,2]", "data.form=flat")
+    words = ("data.name=own_data:blobs", "data.num=90", "data.centres=[1,2]", "data.form=flat")
+    config, again = config_of(*words), config_of(*words)
     ours = {"num": 90, "spread": 0.1, "form": "flat", "centres": [1.0, 2.0]}
     assert config.to_dict()["data"] == {"name": "own_data:blobs", "num_train": 0, "num_test": 0, **ours}
     info = config.data.info()
     assert (info.kind, info.num_train, info.num_test) == ("vector", 60, 30)
-    again = config_of("data.name=own_data:blobs", "data.num=90", "data.centres=[1,2]", "data.form=flat")
     assert again.data == config.data and again.hash() == config.hash()
     calls = blobs.calls
     assert len(load_data(again.data).train_x) == 60 and again.data.info() == info and blobs.calls == calls
@@ -266,11 +262,11 @@ TABLE = pandas.DataFrame(
     }
 )
 FEATURES = TABLE[["age", "dose"]].to_numpy(np.float32)
+PATIENTS = TABLE.drop(columns="hospital")
 
 
 def table(path: Path, *words: str) -> DataOptions:
-    given = ["data.name=table", "method.name=fedavg", "clients.count=2", "clients.per_round=2", "partition.name=iid"]
-    return load(None, [*given, "model.name=mlp", f"data.path={path}", *words]).data
+    return config_of("data.name=table", "method.name=fedavg", "clients.count=2", f"data.path={path}", *words).data
 
 
 def read(path: Path, *words: str) -> Dataset:
@@ -278,9 +274,7 @@ def read(path: Path, *words: str) -> Dataset:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_table_is_divided_and_its_classes_and_groups_are_numbered_in_sorted_order(
-    tmp_path: Path, ending: str
-) -> None:
+def test_a_table_is_divided_and_its_classes_and_groups_are_in_sorted_order(tmp_path: Path, ending: str) -> None:
     if ending == "parquet":
         pytest.importorskip("pyarrow")
     path = tmp_path / f"mine.{ending}"
@@ -294,12 +288,10 @@ def test_a_table_is_divided_and_its_classes_and_groups_are_numbered_in_sorted_or
 
 
 def test_train_and_test_files_share_the_numbers_of_classes_and_the_order_of_columns(tmp_path: Path) -> None:
-    without = TABLE.drop(columns="hospital")
-    without[:4].to_csv(tmp_path / "train.csv", index=False)
-    without.loc[5:, ["label", "dose", "age"]].to_csv(tmp_path / "test.csv", index=False)  # ill alone
+    PATIENTS[:4].to_csv(tmp_path / "train.csv", index=False)
+    PATIENTS.loc[5:, ["label", "dose", "age"]].to_csv(tmp_path / "test.csv", index=False)  # ill alone
     dataset = read(tmp_path)
-    assert dataset.train_y.tolist() == [1, 0, 1, 0]
-    assert dataset.test_y.tolist() == [0]
+    assert (dataset.train_y.tolist(), dataset.test_y.tolist()) == ([1, 0, 1, 0], [0])
     assert np.array_equal(dataset.test_x, FEATURES[5:])
 
 
@@ -309,7 +301,6 @@ def test_each_file_of_a_folder_is_a_client(tmp_path: Path) -> None:
         for hospital, own in rows.groupby("hospital"):
             own.drop(columns="hospital").to_csv(tmp_path / part / f"{hospital}.csv", index=False)
     dataset = read(tmp_path, "partition.name=natural")
-    assert dataset.groups is not None and dataset.test_groups is not None
     assert dataset.groups.tolist() == [0, 0, 1, 1]  # a, then b
     assert dataset.test_groups.tolist() == [0, 0, 2, 2]  # a again, and c, which does not train
     assert dataset.train_x[:, 0].tolist() == [53, 64, 31, 42]
@@ -327,9 +318,8 @@ def test_each_file_of_a_folder_is_a_client(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_in_a_table_is_one_line(tmp_path: Path, change: dict[str, None], words: list[str], line: str) -> None:
-    frame = TABLE.copy()
+    frame = TABLE.astype(object)
     for name, value in change.items():
-        frame[name] = frame[name].astype(object)
         frame.loc[0, name] = value
     frame.to_csv(tmp_path / "mine.csv", index=False)
     assert line in refusal(lambda: read(tmp_path / "mine.csv", "data.test_share=0.34", *words))
@@ -360,8 +350,8 @@ def test_a_file_that_is_wrong_is_one_line(tmp_path: Path, text: str, line: str) 
 
 
 def test_whole_numbers_as_floats_are_said_to_be_numbers_to_predict(tmp_path: Path) -> None:
-    TABLE.assign(label=[0.0, 1.0, 2.0, 0.0, 1.0, 2.0]).drop(columns="hospital").to_csv(tmp_path / "a.csv", index=False)
-    TABLE.assign(label=[0.0, 1.5, 1.5, 0.0, 1.5, 2.5]).drop(columns="hospital").to_csv(tmp_path / "b.csv", index=False)
+    PATIENTS.assign(label=[0.0, 1.0, 2.0, 0.0, 1.0, 2.0]).to_csv(tmp_path / "a.csv", index=False)
+    PATIENTS.assign(label=[0.0, 1.5, 1.5, 0.0, 1.5, 2.5]).to_csv(tmp_path / "b.csv", index=False)
     (note,) = table(tmp_path / "a.csv", "data.test_share=0.34").used().notes
     assert "if they are classes, give y.ravel().astype(int)" in note
     assert table(tmp_path / "b.csv", "data.test_share=0.34").used().notes == ()
@@ -391,7 +381,7 @@ def test_a_client_s_file_of_another_form_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_column_that_is_not_standardized_is_named(tmp_path: Path) -> None:
-    TABLE.assign(dose=TABLE["dose"] * 1e6).drop(columns="hospital").to_csv(tmp_path / "mine.csv", index=False)
+    PATIENTS.assign(dose=TABLE["dose"] * 1e6).to_csv(tmp_path / "mine.csv", index=False)
     (note,) = table(tmp_path / "mine.csv", "data.test_share=0.34").used().notes
     assert note.startswith("features reach far from 0 (column 1: up to ") and "e+06); standardize them" in note
 
@@ -449,8 +439,7 @@ def test_a_mistake_in_a_hugging_face_folder_is_one_line(tmp_path: Path, columns:
 
 def test_the_index_of_a_data_frame_is_no_feature(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    frame = TABLE[TABLE.age > 25].drop(columns="hospital")
-    datasets.Dataset.from_pandas(frame).save_to_disk(str(tmp_path / "mine"))
+    datasets.Dataset.from_pandas(PATIENTS[PATIENTS.age > 25]).save_to_disk(str(tmp_path / "mine"))
     line = "the column '__index_level_0__' has row numbers of pandas; write it without"
     assert line in refusal(lambda: read(tmp_path / "mine", "data.test_share=0.34", "data.name=huggingface"))
     assert "is no folder that datasets' save_to_disk wrote" in refusal(lambda: read(tmp_path, "data.name=huggingface"))

@@ -14,9 +14,10 @@ from fedmpi.methods.protocol import Method
 from fedmpi.rounds.exchange import choose
 
 
-def tasks_of(costs: Sequence[float]) -> list[Task]:
-    """Client i costs costs[i]."""
-    return [Task(client, 0, 1, "train", 10, float(cost)) for client, cost in enumerate(costs)]
+def tasks_of(costs: Sequence[float], tiers: Sequence[int] = ()) -> list[Task]:
+    """Client i costs costs[i] and has the tier tiers[i], or 0."""
+    pairs = enumerate(zip(costs, tiers or [0] * len(costs), strict=True))
+    return [Task(client, tier, 1, "train", 10, float(cost)) for client, (cost, tier) in pairs]
 
 
 def clients(assignment: Assignment) -> list[list[int]]:
@@ -35,10 +36,7 @@ def test_rank_0_trains_alone_or_when_asked() -> None:
 
 def test_late_nets_come_last_on_each_rank() -> None:
     """Costs 5, 4, 2, 1 on ranks 1 and 2 are 5 + 1 and 4 + 2; clients 0 and 2 have tier 1, which is late."""
-    tasks = [
-        Task(client, tier, 1, "train", 10, cost)
-        for client, (tier, cost) in enumerate([(1, 5.0), (0, 4.0), (1, 2.0), (0, 1.0)])
-    ]
+    tasks = tasks_of([5, 4, 2, 1], tiers=[1, 0, 1, 0])
     assert clients(assign(tasks, [1, 2], 3, late_nets={1})) == [[], [3, 0], [1, 2]]
 
 
@@ -48,13 +46,10 @@ def test_a_worker_that_waits_for_rank_0_gets_less() -> None:
     Client 0 goes to rank 1 (10). Client 1 would end at 10 + 5 or 8 + 5: rank 2. Client 2: 10 + 4 or 13 + 4: rank 1.
     Client 3: 14 + 3 or 13 + 3: rank 2. Both end near 15; without the wait rank 2 would have had all but client 0.
     """
-    tasks = [
-        Task(client, tier, 1, "train", 10, cost)
-        for client, (tier, cost) in enumerate([(0, 10.0), (1, 5.0), (1, 4.0), (1, 3.0)])
-    ]
+    tasks = tasks_of([10, 5, 4, 3], tiers=[0, 1, 1, 1])
     assert clients(assign(tasks, [1, 2], 3, late_nets={1}, late_cost=8)) == [[], [0, 2], [1, 3]]
     # Rank 1 could train the dense client while it waits, and rank 2 ends sooner.
-    tasks = [Task(0, 1, 1, "train", 10, 5.0), Task(1, 0, 1, "train", 10, 4.0)]
+    tasks = tasks_of([5, 4], tiers=[1, 0])
     assert clients(assign(tasks, [1, 2], 3, late_nets={1}, late_cost=8)) == [[], [0], [1]]
 
 

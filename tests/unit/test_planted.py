@@ -30,11 +30,6 @@ SHAPES: dict[str, Callable[[Path, Path], None]] = {
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    return RunDir.open_for(tmp_path / "run", resume=False)
-
-
-@pytest.fixture
 def plant(tmp_path: Path) -> Iterator[Callable[[str, Path], None]]:
     """Puts one of `SHAPES` there; in the end the file that links lead to must be as it was."""
     victim = tmp_path / "victim"
@@ -74,19 +69,19 @@ def _writes_an_event(run: RunDir, plant: Callable[[Path], None]) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("write", [_takes_the_lock, _writes_a_record, _writes_an_event])
 def test_nothing_is_written_through_what_is_planted(
-    run: RunDir, plant: Callable[[str, Path], None], write: Callable[..., None], shape: str
+    run_dir: RunDir, plant: Callable[[str, Path], None], write: Callable[..., None], shape: str
 ) -> None:
-    assert refused(lambda: write(run, lambda place: plant(shape, place))).startswith("cannot be written: ")
+    assert refused(lambda: write(run_dir, lambda place: plant(shape, place))).startswith("cannot be written: ")
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "directory"])
-def test_what_is_replaced_as_a_whole(run: RunDir, plant: Callable[[str, Path], None], shape: str) -> None:
+def test_what_is_replaced_as_a_whole(run_dir: RunDir, plant: Callable[[str, Path], None], shape: str) -> None:
     """The new file has the name; what was there has lost it. Names of temporary files cannot be guessed."""
     for name in ("config.yaml", ".config.yaml.tmp"):
-        plant(shape, run.path / name)
-    files.write_text(run.config_path, "seed: 1\n")
-    assert stat.S_ISREG(os.lstat(run.config_path).st_mode) and run.config_path.read_text() == "seed: 1\n"
-    assert len(list(run.path.iterdir())) == 3  # with the folder of checkpoints
+        plant(shape, run_dir.path / name)
+    files.write_text(run_dir.config_path, "seed: 1\n")
+    assert stat.S_ISREG(os.lstat(run_dir.config_path).st_mode) and run_dir.config_path.read_text() == "seed: 1\n"
+    assert len(list(run_dir.path.iterdir())) == 3  # with the folder of checkpoints
 
 
 def test_linked_folders_stay_allowed(tmp_path: Path) -> None:
@@ -111,24 +106,24 @@ READERS = {
 @pytest.mark.parametrize("shape", ["named pipe", "socket", "link to a device", "directory"])
 @pytest.mark.parametrize("name", READERS)
 def test_nobody_waits_for_what_never_ends(
-    run: RunDir, plant: Callable[[str, Path], None], name: str, shape: str
+    run_dir: RunDir, plant: Callable[[str, Path], None], name: str, shape: str
 ) -> None:
-    (run.path / name).parent.mkdir(exist_ok=True)
-    plant(shape, run.path / name)
-    assert refused(lambda: READERS[name](run)).startswith("cannot be read: ")
+    (run_dir.path / name).parent.mkdir(exist_ok=True)
+    plant(shape, run_dir.path / name)
+    assert refused(lambda: READERS[name](run_dir)).startswith("cannot be read: ")
 
 
-def test_a_file_longer_than_any_of_ours_is_refused(run: RunDir, told: Told) -> None:
+def test_a_file_longer_than_any_of_ours_is_refused(run_dir: RunDir, told: Told) -> None:
     """One of a terabyte that takes no room on the disk."""
-    with open(run.manifest_path, "wb") as file:
+    with open(run_dir.manifest_path, "wb") as file:
         file.truncate(2**40)
-    told(refused(lambda: manifest.read_starts(run)))
+    told(refused(lambda: manifest.read_starts(run_dir)))
 
 
-def test_a_link_to_a_regular_file_is_read(run: RunDir, tmp_path: Path) -> None:
+def test_a_link_to_a_regular_file_is_read(run_dir: RunDir, tmp_path: Path) -> None:
     """A user may keep a file elsewhere; written anew, it is a file of the run."""
     (tmp_path / "mine").write_text('{"starts": [{"command": []}]}')
-    run.manifest_path.symlink_to(tmp_path / "mine")
-    add_start(run, command=["x"])
-    assert len(manifest.read_starts(run)) == 2 and not run.manifest_path.is_symlink()
+    run_dir.manifest_path.symlink_to(tmp_path / "mine")
+    add_start(run_dir, command=["x"])
+    assert len(manifest.read_starts(run_dir)) == 2 and not run_dir.manifest_path.is_symlink()
     assert (tmp_path / "mine").read_text() == '{"starts": [{"command": []}]}'

@@ -173,13 +173,9 @@ def test_mistakes_in_a_table(old: str, new: str, problem: str) -> None:
 
 def whole(tables: str) -> Grid:
     """The grid file with these tables."""
-    document = {
-        "title": "A paper",
-        "seeds": [0],
-        "settings": {"iid": {}, "noniid": {}},
-        "methods": {"one": {}, "two": {}},
-    }
-    return grid_of(Path("paper.yaml"), Tree.of({**document, "printed": yaml_text.parse(tables).value}, "paper.yaml"))
+    head = yaml_text.parse("{title: A paper, seeds: [0], settings: {iid: {}, noniid: {}}, methods: {one: {}, two: {}}}")
+    document = {**head.value, "printed": yaml_text.parse(tables).value}
+    return grid_of(Path("paper.yaml"), Tree.of(document, "paper.yaml"))
 
 
 # Figures, read back from the panels.

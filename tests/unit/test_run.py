@@ -2,14 +2,15 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
+from data_fixtures import refusal
 from small_runs import small_config
 from written_runs import a_run
 
 import fedmpi
-from fedmpi.errors import RunDirError
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.results.run import Run, read_runs
 from fedmpi.running.folder import RunRequest
@@ -55,9 +56,7 @@ def test_a_damaged_config_is_one_error_and_harms_no_other_run(tmp_path: Path, co
         a_run(tmp_path / name, [{"1": 0.5}])
     path = tmp_path / "damaged" / "config.yaml"
     path.write_text(config)
-    with pytest.raises(RunDirError) as caught:
-        _ = Run(path.parent).values
-    assert str(path) in caught.value.text() and "\n" not in caught.value.text()
+    assert str(path) in refusal(lambda: Run(path.parent).values)
     (run,), (line,) = read_runs([tmp_path])
     assert run.name == "good" and str(path) in line
 
@@ -74,8 +73,7 @@ def test_a_folder_stands_for_its_runs(tmp_path: Path) -> None:
     (tmp_path / "others").mkdir()
     for number in range(2):
         a_run(tmp_path / "others" / f"young{number}", [], rounds=3)
-    with pytest.raises(RunDirError, match="others: young0 .*; and 1 more$"):
-        read_runs([tmp_path / "others"])
+    assert re.search("others: young0 .*; and 1 more$", refusal(read_runs, [tmp_path / "others"]))
 
 
 class StopsAfter(Stopping):
@@ -102,16 +100,12 @@ def stopped(tmp_path: Path) -> RunDir:
     return RunDir(folder)
 
 
-def state(run: RunDir) -> str:
-    return Run(run.path).state
-
-
 def test_a_run_that_is_to_go_on(stopped: RunDir) -> None:
     run = Run(stopped.path)
     assert (run.state, len(run.starts), run.continues_after, run.num_rounds) == ("stopped", 1, 2, 3)
     with RunLock(stopped):
-        assert state(stopped) == "running"
-    assert state(stopped) == "stopped"
+        assert Run(stopped.path).state == "running"
+    assert Run(stopped.path).state == "stopped"
 
 
 def test_what_is_saved_counts_where_less_is_saved_than_done(stopped: RunDir) -> None:
@@ -134,7 +128,7 @@ def test_a_run_on_another_host(stopped: RunDir) -> None:
     def after(silent_s: float) -> str:
         stopped.lock_path.write_text(note)
         os.utime(stopped.lock_path, (now_s - silent_s, now_s - silent_s))
-        return state(stopped)
+        return Run(stopped.path).state
 
     assert [after(STALE_AFTER_S - 60), after(STALE_AFTER_S + 60)] == ["running", "stopped"]
     with stopped.records_path.open("a") as file:

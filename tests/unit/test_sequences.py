@@ -1,11 +1,13 @@
 """A label for each token, and text: by hand, in whole runs, and what makes no sense with them."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from data_fixtures import refusal
 from sequences import LENGTH, parity, write_users
 from small_runs import run_alone, small_config
 
@@ -14,7 +16,7 @@ from fedmpi.config.schema import Train
 from fedmpi.data.dataset import IGNORED, load_data, task_of
 from fedmpi.data.sets.own_files import Npz
 from fedmpi.data.sets.text import Text, _blocks
-from fedmpi.errors import ConfigError, DataError, UserError
+from fedmpi.errors import ConfigError, DataError
 from fedmpi.export.formats import metadata
 from fedmpi.export.nets import net_of_tier
 from fedmpi.export.saved import saved_round
@@ -105,8 +107,7 @@ def test_a_vocabulary_that_does_not_fit(tmp_path: Path) -> None:
     ],
 )
 def test_what_makes_no_sense_is_one_line(words: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        small_config(PARITY, *NET, *words)
+    assert re.search(message, refusal(small_config, PARITY, *NET, *words))
 
 
 @pytest.mark.parametrize(
@@ -118,8 +119,7 @@ def test_what_makes_no_sense_is_one_line(words: tuple[str, ...], message: str) -
     ],
 )
 def test_labels_and_nets_that_do_not_fit(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        run_alone(tmp_path / "run", PARITY, *NET, *words)
+    assert re.search(message, refusal(run_alone, tmp_path / "run", PARITY, *NET, *words))
 
 
 def test_blocks_by_hand() -> None:
@@ -163,10 +163,8 @@ def test_a_tokenizer_of_the_users(tmp_path: Path) -> None:
 )
 def test_text_that_cannot_be_used(tmp_path: Path, options: dict[str, object], message: str) -> None:
     (tmp_path / "a.txt").write_text("one fifteen a " * 14 + "last")
-    with pytest.raises(DataError, match=message):
-        load_data(Text(path=str(tmp_path), **options))
-    with pytest.raises(DataError, match="nowhere"):
-        load_data(Text(path=str(tmp_path / "nowhere")))
+    assert re.search(message, refusal(lambda: load_data(Text(path=str(tmp_path), **options))))
+    assert "nowhere" in refusal(lambda: load_data(Text(path=str(tmp_path / "nowhere"))))
 
 
 def test_text_by_user(tmp_path: Path) -> None:

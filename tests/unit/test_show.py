@@ -20,13 +20,8 @@ def test_table_by_hand() -> None:
     """Sizes 3 1 0 2, classes for each client 2 1 0 1, of the classes 2 3 1."""
     lines = command.table(PARTITION, LABELS, 3).splitlines()
     assert [line.split(maxsplit=1)[0] for line in lines[:2]] == ["clients", "examples"]
-    assert [line[20:] for line in lines] == [
-        "4",
-        "6 of 7 in use",
-        "0 to 3, median 1.5",
-        "0 to 2, median 1",
-        "1 to 3, median 2",
-    ]
+    expected = ["4", "6 of 7 in use", "0 to 3, median 1.5", "0 to 2, median 1", "1 to 3, median 2"]
+    assert [line[20:] for line in lines] == expected
 
 
 def test_shares_are_sorted_by_favourite_class(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,8 +47,7 @@ def test_another_partition_is_refused(tmp_path: Path, told: Told) -> None:
     made, digest = saved(folder.partition_path)
     other = Partition(np.roll(made.indices, 1), made.offsets)
     folder.partition_path.write_bytes(other.packed(digest))
-    with told.by(StartupError):
-        run_alone(tmp_path / "run", "rounds=2", resume=True)
+    told(refusal(run_alone, tmp_path / "run", "rounds=2", resume=True))
 
 
 @pytest.mark.parametrize(

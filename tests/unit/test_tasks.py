@@ -1,11 +1,13 @@
 """Regression, multi-label and a user's loss: by hand, in whole runs, and what makes no sense with them."""
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from data_fixtures import refusal
 from other_tasks import numbers, smooth, tags
 from small_runs import run_alone, small_config
 from torch import nn
@@ -15,7 +17,7 @@ from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.config.schema import Train
 from fedmpi.data.dataset import classes_of, task_of
-from fedmpi.errors import ConfigError, DataError, UserError
+from fedmpi.errors import ConfigError, UserError
 from fedmpi.learning.evaluate import Scoring
 from fedmpi.learning.local import MaskedCrossEntropy, loss_of
 from fedmpi.learning.metrics import auc, f1_macro, mae, mse
@@ -190,8 +192,7 @@ def test_masked_loss_is_off_where_nothing_can_be_masked() -> None:
     ],
 )
 def test_what_makes_no_sense_is_one_line(words: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        small_config(*MLP, *words)
+    assert re.search(message, refusal(small_config, *MLP, *words))
 
 
 @pytest.mark.parametrize(
@@ -206,15 +207,13 @@ def test_what_makes_no_sense_is_one_line(words: tuple[str, ...], message: str) -
     ],
 )
 def test_targets_for_nothing(name: str, message: str) -> None:
-    with pytest.raises((DataError, ConfigError), match=message):
-        small_config(*MLP, "data.name=other_tasks:given", f"data.kind={name}")
+    assert re.search(message, refusal(small_config, *MLP, "data.name=other_tasks:given", f"data.kind={name}"))
 
 
 def test_one_test_target_has_no_r2(tmp_path: Path) -> None:
     words = (*MLP, "method.name=fedavg", NUMBERS, "data.num_test=1")
     for made in (lambda: run_alone(tmp_path / "run", *words), lambda: forecast(small_config(*words), 1)):
-        with pytest.raises(UserError, match="the 1 test targets are the same number"):
-            made()
+        assert "the 1 test targets are the same number" in refusal(made)
 
 
 @pytest.mark.parametrize(
@@ -241,5 +240,4 @@ def test_a_loss_that_draws_and_caches_trains(tmp_path: Path) -> None:
 def test_a_loss_that_takes_classes_for_numbers_is_refused(tmp_path: Path) -> None:
     """With as many examples as classes, torch would spread the classes over the outputs."""
     words = (*MLP, "method.name=fedavg", "data.classes=4", "train.masked_loss=false", "train.loss=other_tasks:squares")
-    with pytest.raises(UserError, match="failed for 7 examples: .*size of tensor"):
-        run_alone(tmp_path / "run", *words)
+    assert re.search("failed for 7 examples: .*size of tensor", refusal(run_alone, tmp_path / "run", *words))

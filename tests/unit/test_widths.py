@@ -4,11 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from data_fixtures import refusal
 from small_runs import small_config
 
 from fedmpi import __main__ as command
 from fedmpi.command.manners import describe_failure
-from fedmpi.errors import DivergenceError, RoundError, RunDirError
+from fedmpi.errors import DivergenceError, RoundError
 from fedmpi.export.command import _rows
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.observer import Observers
@@ -102,7 +103,7 @@ def test_the_end_of_a_run_by_an_error_of_the_user_s_code() -> None:
     assert lines[1].startswith("  cause: ValueError: word ") and "      more more " in "\n".join(lines)
 
 
-def test_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a run, and before there is one; of an observer that raises, and of a checkpoint that is skipped."""
 
     class Fails:
@@ -110,11 +111,9 @@ def test_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
             raise ValueError(30 * "word ")
 
     Observers({"fails:Fails": Fails}).call("run_started", 1)
-    monkeypatch.chdir(tmp_path)
     (run := RunDir(Path("run"))).checkpoints_dir.mkdir(parents=True)
     run.checkpoint_path(1).write_text("no checkpoint")
-    with pytest.raises(RunDirError, match=str(run.checkpoints_dir)):
-        load_newest_intact(run, warn)
+    assert str(run.checkpoints_dir) in refusal(load_newest_intact, run, warn)
     shown = capsys.readouterr().err
     assert shown.count("warning: ") == 2 and "called no more" in shown and str(run.checkpoint_path(1)) in shown
     assert len(widest(shown)) <= COLUMNS, widest(shown)
