@@ -46,7 +46,7 @@ def a_run(path: Path, accuracies, *, seed=0, method="fedhm", lr=0.1, rounds=None
         (path / "checkpoints" / f"round-{rounds:06d}.h5").touch()
         (path / "report").mkdir()
         (path / "report" / "summary.json").write_text("{}")
-    (path / "partition.h5").write_bytes(bytes(Partition(np.arange(6), np.array([0, 1, 3, 6, 6])).packed()))
+    (path / "partition.h5").write_bytes(bytes(Partition(np.arange(6), np.array([0, 1, 3, 6, 6])).packed("ff")))
     return path
 
 

@@ -104,12 +104,11 @@ class Partition:
         """Returns the client that has each of `indices`."""
         return np.repeat(np.arange(self.num_clients), self.sizes)
 
-    def packed(self, data_digest: str = "") -> memoryview:
+    def packed(self, data_digest: str) -> memoryview:
         """Returns the bytes of an HDF5 file that `saved` reads; `data_digest` is that of the data set it divides."""
         from fedmpi.store import hdf5
 
-        attributes = {"data_digest": data_digest} if data_digest else {}
-        return hdf5.pack(KIND, attributes, {"indices": self.indices, "offsets": self.offsets})
+        return hdf5.pack(KIND, {"data_digest": data_digest}, {"indices": self.indices, "offsets": self.offsets})
 
     @classmethod
     def of(cls, examples: Ints, sizes: Ints) -> Partition:
@@ -118,14 +117,14 @@ class Partition:
 
 
 def saved(path: Path) -> tuple[Partition, str]:
-    """Reads a partition that was `packed`, and the digest of its data set, '' if it has none. Raises DataError."""
+    """Reads a partition that was `packed`, and the digest of its data set. Raises DataError."""
     from fedmpi.store import hdf5
 
     try:
         attributes, arrays = hdf5.read(path, KIND)
     except RunDirError as error:
         raise DataError(str(path), f"{error.problems[0]}; remove it, and a resume makes it again") from error
-    return Partition(**arrays), str(attributes.get("data_digest", ""))
+    return Partition(**arrays), str(attributes["data_digest"])
 
 
 def make_partition(

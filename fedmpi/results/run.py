@@ -224,7 +224,7 @@ class Run:
         path = self.dir.partition_path
         partition, digest = saved(path)
         dataset = load_data(self.config.data)
-        if digest not in ("", dataset.digest):
+        if digest != dataset.digest:
             here = f"{place_of(self.config.data)} has (digest {dataset.digest[:12]})"
             was = digest[:12]
             raise DataError(str(path), f"divides other data (digest {was}) than {here}; name the run's data")

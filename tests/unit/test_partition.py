@@ -248,8 +248,9 @@ def test_problems_are_found_before_data_are_read(options: PartitionOptions, most
 
 def test_saved_and_loaded(tmp_path) -> None:
     path, partition = tmp_path / "partition.h5", made(ClassDirichlet(), 20)
-    path.write_bytes(partition.packed())
-    loaded, _ = saved(path)
+    path.write_bytes(partition.packed("ff"))
+    loaded, digest = saved(path)
+    assert digest == "ff"
     assert np.array_equal(loaded.indices, partition.indices) and np.array_equal(loaded.offsets, partition.offsets)
     assert loaded.indices.dtype == loaded.offsets.dtype == np.int64
 

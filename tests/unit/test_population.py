@@ -59,7 +59,7 @@ def test_partitions_do_not_loop_over_clients(options: PartitionOptions) -> None:
     labels, groups = np.arange(2 * MANY) % 10, np.arange(2 * MANY) % MANY
 
     def pack(num_clients: int) -> None:
-        make_partition(options, labels, num_clients, 0, groups).packed()
+        make_partition(options, labels, num_clients, 0, groups).packed("ff")
 
     few, many = (steps(lambda n=n: pack(n)) for n in (FEW, MANY))
     # What is done in blocks (of 4,096 clients, of 16,384 draws, of a share of what is left) takes more of them.
