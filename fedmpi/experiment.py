@@ -53,27 +53,26 @@ def _start_and_train(context: RunContext) -> bool:
     config = context.config
     comm = context.comm
     request = context.request
+    resumes = context.resumes
     context.limits.clock = None
     context.limits.of_more_than_a_round()
     observed = together(comm, lambda: observer.named(config) if comm.is_root else {})
     data = context.training_data()
-    resumes = context.resumes
-    # What the nets of a new run are refused for is found before it has a folder.
-    checked = None if resumes else _checked_setup(context, RunDir(Path()))
-    folder = context.folder()
+    if resumes:
+        context.folder()  # so that a rank that ends the job says how to continue
+    setup = start.prepare(config, comm, RunDir(Path()), data)
+    warnings = start.check_nets(setup) if context.begun_after is None else ()
+    folder = context.folder()  # a new run whose nets are refused has none
+    setup = replace(setup, memories=MemoryStore(folder))
+    context.limits.clock = setup.clock
     root = comm.is_root
     with ExitStack() as stack:
         # Rank 0 alone has the lock, the checkpoint and the server.
         lock = together(comm, lambda: claim(stack, folder, config, comm, request, resumes=resumes) if root else None)
-        saved = together(comm, lambda: resuming.newest(config, data.info, folder) if root else None)
-        done, is_over = resuming.share(config, comm, folder, saved)
-        last = done if is_over else config.rounds
-        setup, warnings = checked or _checked_setup(context, folder)
-        setup = replace(setup, memories=MemoryStore(folder))
-        context.limits.clock = setup.clock
         snapshot, origin = together(
-            comm, lambda: resuming.begin(setup, folder, saved, request, resumes=resumes) if root else (None, {})
+            comm, lambda: resuming.begin(setup, folder, request, resumes=resumes) if root else (None, {})
         )
+        rounds = resuming.rounds_to_go(setup, folder, snapshot)
         places = comm.allgather_object(f"{comm.host}: {setup.device.description}")
 
         def begin_server() -> Server | None:
@@ -85,8 +84,9 @@ def _start_and_train(context: RunContext) -> bool:
 
         server = together(comm, begin_server)
         comm.agree()
-        context.begun_after = done if context.begun_after is None else context.begun_after
-        context.round_number = max(context.round_number, min(done + 1, config.rounds))
+        if context.begun_after is None:
+            context.begun_after = rounds.start - 1
+        context.round_number = max(context.round_number, min(rounds.start, config.rounds))
         context.report(server)
         if server is not None:
             setup = replace(setup, show_progress=server.show_progress)
@@ -94,13 +94,7 @@ def _start_and_train(context: RunContext) -> bool:
         give_back_freed_memory()
         comm.wait_for_all()  # a rank that begins a round counts how long the others take
         setup.clock.take()  # so that the first round is not charged for the start
-        return _train(context, setup, server, range(done + 1, last + 1), state)
-
-
-def _checked_setup(context: RunContext, folder: RunDir) -> tuple[Setup, tuple[str, ...]]:
-    """Sets up what rounds need; before the first round of a start checks the nets, too, and returns its warnings."""
-    setup = start.prepare(context.config, context.comm, folder, context.training_data())
-    return setup, start.check_nets(setup) if context.begun_after is None else ()
+        return _train(context, setup, server, rounds, state)
 
 
 def _train(context: RunContext, setup: Setup, server: Server | None, rounds: range, state: ServerState) -> bool:

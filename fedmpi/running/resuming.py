@@ -8,20 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from fedmpi import methods
-from fedmpi.config.schema import Config
 from fedmpi.data import partition
-from fedmpi.data.dataset import DataInfo, place_of
+from fedmpi.data.dataset import place_of
 from fedmpi.devices.profiles import PATH
 from fedmpi.errors import RunDirError
 from fedmpi.methods.protocol import renumbered
-from fedmpi.mpi.communicator import Communicator, together
+from fedmpi.mpi.communicator import together
 from fedmpi.report.records import Best, read_records
 from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import made_with
 from fedmpi.running.folder import Origin, RunRequest
-from fedmpi.running.start import method_context
 from fedmpi.store import checkpoint, manifest, memory
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir
@@ -33,47 +30,50 @@ _FILES = {made_with.FROZEN: "model.weights", made_with.DEVICES: PATH}
 """Files beside the data that a run is computed with: the key of the digest, and the option."""
 
 
-def newest(config: Config, info: DataInfo, run_dir: RunDir) -> Snapshot | None:
-    """Reads the newest whole checkpoint of a run that continues with `config`; None where no round is saved. Raises
-    RunDirError where the run had another config."""
-    snapshot = checkpoint.load_newest_intact(run_dir, warn, problem_of=lambda found: _problem(config, info, found))
+def _newest(setup: Setup, run_dir: RunDir) -> Snapshot | None:
+    """Reads the newest whole checkpoint of a run that continues; None where no round is saved. Raises RunDirError
+    where the run had another config or other data."""
+    snapshot = checkpoint.load_newest_intact(run_dir, warn, problem_of=lambda found: _problem(setup, found))
     if snapshot is None:
         return None
-    if differences := config.diff(snapshot.config):
+    if differences := setup.config.diff(snapshot.config):
         where = str(run_dir.path)
         by = f"by its checkpoint of round {snapshot.round}"
         problem = f"was run with another config, {by}: {'; '.join(differences)}; --resume needs the same"
         new_run = f"--init-from={shlex.quote(where)} begins a new run from that state with these settings"
         raise RunDirError(where, f"{problem}; {new_run}")
+    check_data(setup, run_dir, snapshot)
+    if other_bits := made_with.changes(snapshot.versions, setup.computed_with):
+        warn(other_bits)
     return snapshot
 
 
-def _problem(config: Config, info: DataInfo, snapshot: Snapshot) -> str:
+def _problem(setup: Setup, snapshot: Snapshot) -> str:
     """Says why this run cannot continue from a checkpoint that is whole; '' for another config, which is refused."""
+    config = setup.config
     if config.diff(snapshot.config):
         return "" if snapshot.config.keys() & {"seed", "method"} else "holds a config that is none"
     if (snapshot.seed, snapshot.config_hash) != (config.seed, config.hash()):
         return "holds a seed or a hash that is not its config's"
-    return checkpoint.unfit(snapshot.server, methods.create(method_context(config, info)).state_specs())
+    return checkpoint.unfit(snapshot.server, setup.method.state_specs())
 
 
-def share(config: Config, comm: Communicator, run_dir: RunDir, saved: Snapshot | None) -> tuple[int, bool]:
-    """Returns, on all ranks, how many rounds rank 0 has found, and whether their tests end the run (`stop`)."""
-    done = saved.round if saved else 0
-    records = together(comm, lambda: read_records(run_dir) if saved else [])
+def rounds_to_go(setup: Setup, run_dir: RunDir, snapshot: Snapshot | None) -> range:
+    """Returns, on all ranks, the rounds after rank 0's `snapshot`; none where the tests on record end the run."""
+    config = setup.config
+    done = snapshot.round if snapshot else 0
+    records = together(setup.comm, lambda: read_records(run_dir) if done else [])
     best = Best.of(record for record in records if record["round"] <= done)
-    return comm.bcast_object((done, bool(best.why_over(config.stop))))
+    last = done if best.why_over(config.stop) else config.rounds
+    return setup.comm.bcast_object(range(done + 1, last + 1))
 
 
 def begin(
-    setup: Setup, run_dir: RunDir, saved: Snapshot | None, request: RunRequest, *, resumes: bool
+    setup: Setup, run_dir: RunDir, request: RunRequest, *, resumes: bool
 ) -> tuple[Snapshot | None, dict[str, Any]]:
     """Returns, on rank 0, the state that this start continues, None to begin at round 1, and what the manifest says of
     a state of another run. Raises RunDirError for other data, or another method than that of the other run."""
-    if saved is not None:
-        check_data(setup, run_dir, saved)
-        if other_bits := made_with.changes(saved.versions, setup.computed_with):
-            warn(other_bits)
+    if saved := _newest(setup, run_dir):
         return saved, {}
     if request.origin is not None:
         return _begin_from(setup, run_dir, request.origin)
