@@ -123,13 +123,12 @@ class Fleet:
         return built_in()[self.config.devices.server]
 
     @cached_property
-    def _profile(self) -> Any:
+    def _profile(self) -> Callable[..., Profile]:
         return lru_cache(maxsize=_MOST_CACHED)(self._draw)
 
     def profile(self, client: int, round_number: int) -> Profile:
         """Returns the client's device in a round."""
-        profile: Profile = self._profile(client, 0 < self.config.devices.change.round <= round_number)
-        return profile
+        return self._profile(client, 0 < self.config.devices.change.round <= round_number)
 
     def _draw(self, client: int, changes: bool) -> Profile:
         devices = self.config.devices
@@ -236,11 +235,17 @@ class Fleet:
         """Returns when a phase ends at the latest; 0: never."""
         return round(self.config.devices.deadline_s * NS_PER_S)
 
-    def parts(self, profile: Profile, load: ClientLoad, num_clients: int) -> Parts:
-        """Returns the time of a turn on this device."""
-        return self._parts(profile, load.tier, self.method.costs(load), self.method.count_training(load), num_clients)
+    def parts(self, profile: Profile, load: ClientLoad, num_clients: int, costs: Costs | None = None) -> Parts:
+        """Returns the time of a turn on this device. `costs` are the method's for this load, if they are known."""
+        costs = costs or self.method.costs(load)
+        return self._parts(profile, load.tier, costs, self.method.count_training(load), num_clients)
 
-    def _parts(self, profile: Profile, tier: int, costs: Costs, training: Training, num_clients: int) -> Parts:
+    @cached_property
+    def _parts(self) -> Callable[..., Parts]:
+        """Returns what computes the time: a client often does the same in many rounds, and then it is computed once."""
+        return lru_cache(maxsize=_MOST_TURNS)(self._count)
+
+    def _count(self, profile: Profile, tier: int, costs: Costs, training: Training, num_clients: int) -> Parts:
         num_bytes = self._bytes_per_update[tier] + FLOAT32_BYTES * training.values_per_update
         compute_ns = training.updates * update_ns(profile, num_bytes, training.macs_per_update)
         for each in training.passes:
@@ -282,18 +287,8 @@ class Fleet:
     def turn(self, task: Task, load: ClientLoad, costs: Costs) -> Spent:
         """Returns what the client's turn takes; `costs` are the method's for this load."""
         profile = self.profile(task.client, task.round_number)
-        return self._spent(profile, load.tier, costs, self.method.count_training(load), task.cohort_size)
-
-    @cached_property
-    def _spent(self) -> Callable[..., Spent]:
-        """Returns what a turn takes: a client often does the same in many rounds, and then it is computed once."""
-
-        @lru_cache(maxsize=_MOST_TURNS)
-        def computed(profile: Profile, tier: int, costs: Costs, training: Training, num_clients: int) -> Spent:
-            parts = self._parts(profile, tier, costs, training, num_clients)
-            return Spent(parts.total_ns, energy_uj(profile, parts))
-
-        return computed
+        parts = self.parts(profile, load, task.cohort_size, costs)
+        return Spent(parts.total_ns, energy_uj(profile, parts))
 
     def round_record(
         self, tasks: Sequence[Task], turns: Sequence[Spent], up_bytes: int, before: Spent
