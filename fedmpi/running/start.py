@@ -67,10 +67,7 @@ def load_material(config: Config, comm: Communicator) -> Federation:
     # Ranks of unlike processors or packages may have other outputs; a name that only one has is compared with none.
     outputs = f"outputs for the first examples (of ranks with {_digest_of(on_cpu)})"
     _check_alike(comm, {"parameters": trial.parameters, outputs: trial.outputs})
-    frozen = pretrained.copies() if comm.rank == comm.here[-1] and len(comm.here) > 1 else {}
-    with lending.lent(frozen or None) as text:  # to the node's other ranks
-        lent = comm.allgather_object(text)[comm.here[-1]]
-        together(comm, lambda: pretrained.use_copies(lending.taken(lent) or {}))
+    pretrained.use_copies(_lent(comm, comm.here, pretrained.copies()))
     material = together(comm, lambda: _material(config, dataset, info, trial))
     participation = material.participation
     clients = sorted(participation.named(1)) if participation.function else []
@@ -137,22 +134,25 @@ def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
     place = place_of(config.data)
     places = comm.allgather_object(place)
     alike = [rank for rank in comm.here if places[rank] == place]
-    lends = comm.rank == alike[-1]
-    reads = lends or config.data.reads_to_know  # those have read, so they compare what they have read
+    reads = comm.rank == alike[-1] or config.data.reads_to_know  # those have read, so they compare what they have read
     own = together(comm, lambda: load_data(config.data) if reads else None)
     digest = comm.allgather_object(own.digest if own else "")[alike[-1]]
-    with lending.lent(own.arrays if own and lends and len(alike) > 1 else None) as text:
-        lent = comm.allgather_object(text)[alike[-1]]
-
-        def mapped() -> Dataset | None:
-            arrays: Any = lending.taken(lent)
-            return Dataset(**arrays, digest=digest) if arrays else None
-
-        dataset = together(comm, lambda: mapped() or own or load_data(config.data))
+    arrays: Any = _lent(comm, alike, own.arrays if own else {})
+    mapped = Dataset(**arrays, digest=digest) if arrays else None
+    dataset = together(comm, lambda: mapped or own or load_data(config.data))
     settings = config.to_dict() | {"output": None}  # only rank 0 writes
     settings["data"] = {key: value for key, value in settings["data"].items() if key not in DATA_PLACES}
     _check_alike(comm, {"config": settings, "data": (own or dataset).digest})
     return dataset
+
+
+def _lent(comm: Communicator, ranks: Sequence[int], arrays: lending.Arrays) -> Mapping[str, np.ndarray]:
+    """Returns, on these ranks of a node, the arrays of the highest one, which lie in memory once; {} if that cannot be
+    or there is no other rank."""
+    lends = comm.rank == ranks[-1] and len(ranks) > 1
+    with lending.lent(arrays if arrays and lends else None) as text:
+        lent = comm.allgather_object(text)[ranks[-1]]
+        return together(comm, lambda: lending.taken(lent)) or {}
 
 
 def _check_alike(comm: Communicator, own: Mapping[str, object]) -> None:
