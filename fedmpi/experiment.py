@@ -127,7 +127,7 @@ def _train(context: RunContext, setup: Setup, server: Server | None, rounds: ran
     context.limits.of_more_than_a_round()
     has_progress = number - 1 > (context.begun_after or 0)  # this start has made a round
     if server is not None and few and has_progress:
-        server.stop_early(number - 1, state, few)
+        server.stop_early(state, few)
     elif server is not None and not few and not stops:
         server.close_run()
     end_together(context, server)

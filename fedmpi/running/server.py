@@ -21,7 +21,7 @@ from fedmpi.report.closing import TierRow, closing_lines, print_table, write_sum
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Ended, Makers, Observers, Started
 from fedmpi.report.progress import Progress
-from fedmpi.report.records import CLIENTS, TIERS, Best, Record, Records, read_records, rounds_done
+from fedmpi.report.records import CLIENTS, TIERS, Best, Record, Records, read_records
 from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import CONTRIBUTED, DROPPED, RoundResult, ServerState, Setup
 from fedmpi.running import made_with
@@ -60,7 +60,7 @@ class Server:
         self._lock = lock
         self._request = request
         self._advice = advice
-        self._done = snapshot.round if snapshot else 0
+        self._done = snapshot.round if snapshot else 0  # rounds
         is_shown = not request.quiet and config.output.progress != "off"
         self._progress = Progress(config.rounds, done_rounds=self._done, is_shown=is_shown)
         self.say = self._progress.say
@@ -156,7 +156,8 @@ class Server:
     def round_done(self, round_number: int, state: ServerState, result: RoundResult, times: Times, stops: str) -> None:
         """Records the round, shows it, and saves it if it is time or the run `stops` (why, else '')."""
         setup = self._setup
-        self._client_scores = result.client_scores or self._client_scores
+        self._done = round_number
+        self._client_scores = result.client_scores
         record = record_of(setup, round_number, result, times)
         if setup.fleet:
             record |= self._on_devices(setup.fleet, result)
@@ -176,11 +177,11 @@ class Server:
         with setup.clock.stage("saving", round_number), writing(self._folder.path):
             self._records.round_done(record)  # no checkpoint is of a round that has no record
             if ends or round_number % setup.config.output.checkpoint_every == 0:
-                self._save(round_number, state)
+                self._save(state)
         self._progress.round_done(record)
         self._observers.call("round_done", record)
         if stops:
-            self._say_stopped(round_number, stops)
+            self._say_stopped(stops)
 
     def _on_devices(self, fleet: Fleet, result: RoundResult) -> dict[str, Any]:
         """Returns what the record has of the round's time and energy on the clients' devices, and adds them up."""
@@ -196,37 +197,37 @@ class Server:
         if "unchanged" in record:
             warn(f"round {number} changes nothing: {record['unchanged']}")
 
-    def _save(self, round_number: int, state: ServerState) -> None:
+    def _save(self, state: ServerState) -> None:
         simulated = asdict(self._simulated) if self._setup.fleet else {}
         more = {"statistics": self._statistics, "simulated": simulated}
-        snapshot = snapshot_of(self._setup, round_number, state, **more)
+        snapshot = snapshot_of(self._setup, self._done, state, **more)
         checkpoint.save(self._folder, snapshot, self._setup.config.output.keep_checkpoints, self._best.best_of)
         live = checkpoint.referenced(self._folder) if self._memories else None
         if live is not None:
             # While rank 0 saves a round, workers write memories of the next one, perhaps over those of a lost start.
-            stale = {memory for memory in self._memories - live if memory[1] <= round_number}
+            stale = {memory for memory in self._memories - live if memory[1] <= self._done}
             for memory in stale:
                 remove(self._folder.memory_path(*memory))
             self._memories -= stale
 
-    def stop_early(self, done: int, before: ServerState, why: str) -> None:
-        """Ends the run in the middle of a round; the last one that is `done`, with the state `before`, is saved."""
-        if not self._folder.checkpoint_path(done).exists():
-            with self._setup.clock.stage("saving", done), writing(self._folder.path):
-                self._save(done, before)
-        self._say_stopped(done, why)
+    def stop_early(self, before: ServerState, why: str) -> None:
+        """Ends the run in the middle of a round; the one before, which ended with the state `before`, is saved."""
+        if not self._folder.checkpoint_path(self._done).exists():
+            with self._setup.clock.stage("saving", self._done), writing(self._folder.path):
+                self._save(before)
+        self._say_stopped(why)
 
-    def _say_stopped(self, round_number: int, why: str) -> None:
+    def _say_stopped(self, why: str) -> None:
         """Says that the run is to continue later: to people and, in the manifest, to programs."""
-        self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
-        self._tell(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
+        self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, self._done, why))
+        self._tell(f"stopped after round {self._done} of {self._setup.config.rounds}: {why}; all is saved")
         self.say(self._advice.to_resume())
-        self._run_ended(round_number, why)
+        self._run_ended(why)
 
     def close_run(self) -> None:
         """Prints the closing table and writes the report files."""
         self._if_possible("the report", self._write_report)
-        self._run_ended(rounds_done(read_records(self._folder)))
+        self._run_ended()
         if self._setup.config.output.report and self._folder.page_path.exists():
             self.say(f"its page, for a browser: {self._folder.page_path.relative_to(self._folder.path)}")
 
@@ -246,9 +247,9 @@ class Server:
             table = "".join(f"{client},{accuracy!r}\n" for client, accuracy in pairs)
             write_text(self._folder.report_dir / "clients.csv", f"client,{scores.name}\n{table}")
 
-    def _run_ended(self, done: int, stopped: str = "") -> None:
+    def _run_ended(self, stopped: str = "") -> None:
         best = self._best
-        self._observers.call("run_ended", Ended(done, stopped, best.last, best.best, best.best_round))
+        self._observers.call("run_ended", Ended(self._done, stopped, best.last, best.best, best.best_round))
 
     def _if_possible(self, what: str, write: Callable[[], None]) -> None:
         """Writes what a run that is saved can do without."""
