@@ -53,11 +53,10 @@ def measured_round(config: Config) -> dict[str, Any]:
         }
 
 
-def estimated(config: Config, plan: Forecast, measured: dict[str, Any], num_cores: int | None = None) -> dict[str, Any]:
-    """Multiplies the round by those of the run. `num_cores` are those of this machine unless given."""
+def estimated(config: Config, plan: Forecast, measured: dict[str, Any]) -> dict[str, Any]:
+    """Multiplies the round by those of the run, on the cores of this machine."""
     workers = len(worker_ranks(plan.ranks, server_trains=config.mpi.server_trains))
-    cores = num_cores or mpirun.cores()
-    slots = torch.cuda.device_count() if "cuda" in measured["device"] else max(1, cores // config.mpi.threads)
+    slots = torch.cuda.device_count() if "cuda" in measured["device"] else max(1, mpirun.cores() // config.mpi.threads)
     at_once = min(workers, slots)
     seconds = measured["seconds"]
     trained_s = (seconds["local_training"] + seconds["submodel_creation"]) / at_once

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from fedmpi.devices.fleet import Fleet, Spent
-from fedmpi.devices.model import NS_PER_S, energy_uj
+from fedmpi.devices.model import NS_PER_S, UJ_PER_J, energy_uj
 from fedmpi.devices.profiles import Profile
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.values import ClientLoad
@@ -14,7 +14,6 @@ from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import wrapped
 from fedmpi.store.units import joules, short_duration, size, span
 
-_UJ_PER_J = 10**6
 _MOST_DEVICES = 1000
 """So many devices of a fleet are in the table."""
 
@@ -127,7 +126,7 @@ class Expectation:
             slowest_client=-client,
             slowest_device=device,
             run_s=self._total.ns / NS_PER_S,
-            run_j=self._total.uj / _UJ_PER_J,
+            run_j=self._total.uj / UJ_PER_J,
             late_share=self._late_of[""] / max(1, self._turns_of[""]),
             late_shares={whose: late / self._turns_of[whose] for whose, late in sorted(self._late_of.items()) if whose},
             empty_rounds=tuple(self._empty_rounds),
@@ -145,7 +144,7 @@ class Expectation:
             for name, profiles in classes.items():
                 all_parts = [fleet.parts(profile, load, self._most_in_phase) for profile in profiles]
                 times_s = [parts.total_ns / NS_PER_S for parts in all_parts]
-                energies_j = [energy_uj(*pair) / _UJ_PER_J for pair in zip(profiles, all_parts, strict=True)]
+                energies_j = [energy_uj(*pair) / UJ_PER_J for pair in zip(profiles, all_parts, strict=True)]
                 memories = [profile.memory_bytes for profile in profiles]
                 turn_s = (min(times_s), max(times_s))
                 turn_j = (min(energies_j), max(energies_j))

@@ -19,6 +19,7 @@ from fedmpi.costs import FLOAT32_BYTES
 from fedmpi.costs import Costs as NetCosts
 from fedmpi.devices.model import (
     NS_PER_S,
+    UJ_PER_J,
     Parts,
     batch_ns,
     download_ns,
@@ -41,7 +42,6 @@ from fedmpi.tensors import frozen_values, total_bytes
 if TYPE_CHECKING:
     from fedmpi.federation.assignment import Task
 
-_UJ_PER_J = 10**6
 _MOST_CACHED = 100_000
 _MOST_TURNS = 10_000
 
@@ -323,15 +323,15 @@ class Fleet:
         trained = [(turn.ns, task.client) for task, turn in zip(tasks, turns, strict=True) if not task.is_late]
         record = {
             "simulated_s": total.ns / NS_PER_S,
-            "simulated_j": total.uj / _UJ_PER_J,
+            "simulated_j": total.uj / UJ_PER_J,
             "simulated_total_s": since.ns / NS_PER_S,
-            "simulated_total_j": since.uj / _UJ_PER_J,
+            "simulated_total_j": since.uj / UJ_PER_J,
             "devices": {
                 "server_s": of_server_ns / NS_PER_S,
                 "slowest": max(trained, key=lambda pair: pair[0])[1] if trained else None,
                 "idle_share": waited_ns / max(1, waited_ns + busy_ns),
                 "seconds": [turn.ns / NS_PER_S for turn in turns],
-                "joules": [uj / _UJ_PER_J for uj in energies],
+                "joules": [uj / UJ_PER_J for uj in energies],
                 **self._late(tasks),
             },
         }

@@ -22,6 +22,7 @@ from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.methods.values import Training
 
 NS_PER_S = 10**9
+UJ_PER_J = 10**6
 PJ_PER_UJ = 10**6
 _BACKWARD = 2
 

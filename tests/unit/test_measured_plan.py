@@ -16,10 +16,11 @@ ROUND = {"device": "CPU", "seconds": SECONDS, "peak_bytes": 10**9, "checkpoint_b
 
 
 @pytest.mark.parametrize(("ranks", "cores", "at_once"), [(1, 2, 1), (3, 2, 2), (9, 4, 4)])
-def test_a_run_by_hand(ranks: int, cores: int, at_once: int) -> None:
+def test_a_run_by_hand(ranks: int, cores: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four rounds of 8 / n + 0.5 s, two tests of 1 / n s, two saves; the eight clients' memories have 10 bytes each."""
+    monkeypatch.setattr("fedmpi.mpi.mpirun.cores", lambda: cores)
     config = small_config(*WORDS)
-    found = estimated(config, forecast(config, ranks), ROUND, cores)
+    found = estimated(config, forecast(config, ranks), ROUND)
     assert found["workers_at_once"] == at_once
     assert found["round_s"] == pytest.approx(8 / at_once + 0.5 + 1 / at_once + 0.4)
     assert found["hours"] == pytest.approx((4 * (8 / at_once + 0.5) + 2 / at_once + 2 * 0.4) / 3600)
