@@ -32,15 +32,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Federation:
-    """The examples, whose they are, and what the method makes of the model: the same on all ranks."""
+class Design:
+    """What a plan knows: who takes part, and what the method makes of the model. It has no examples."""
 
     config: Config
     info: DataInfo
-    dataset: Dataset
-    partition: Partition
-    personal_tests: Partition | None
-    """Which test examples are each client's own, where clients are tested with nets of their own."""
     participation: Participation
     fleet: Fleet | None
     """The clients' devices, where a clock runs (`devices`)."""
@@ -48,6 +44,16 @@ class Federation:
     skeletons: Sequence[nn.Module]
     nets: Sequence[Costs]
     """All nets of the method without values, and what they cost."""
+
+
+@dataclass(frozen=True)
+class Federation(Design):
+    """The design, the examples, and whose they are: the same on all ranks."""
+
+    dataset: Dataset
+    partition: Partition
+    personal_tests: Partition | None
+    """Which test examples are each client's own, where clients are tested with nets of their own."""
     file_digests: Mapping[str, str]
     """Of the files beside the data that the run is computed with, by the names in `made_with`."""
 
@@ -157,7 +163,7 @@ def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
     Raises `ConfigError` where the user's function chooses other clients on some ranks.
     """
     chosen = setup.participation
-    tasks = draw_tasks(chosen, setup.method, setup.macs, setup.fleet, round_number, phase)
+    tasks = draw_tasks(setup, setup.macs, round_number, phase)
     cohort = [(task.client, task.tier) for task in tasks]
     if chosen.function and len(set(setup.comm.allgather_object(str(cohort)))) > 1:
         name = setup.config.clients.sampling
@@ -165,17 +171,11 @@ def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
     return assign(tasks, setup.workers, setup.comm.size, setup.method.late_nets, sum(setup.method.late.values()))
 
 
-def draw_tasks(
-    participation: Participation,
-    method: Method,
-    macs: Sequence[float],
-    fleet: Fleet | None,
-    round_number: int,
-    phase: Phase,
-) -> list[Task]:
-    """Returns the task of every client that takes part in this phase of this round, sorted by client. `participation`
-    has the clients' sizes, `macs` the multiply-accumulates per example of each net; without them tasks cost nothing.
+def draw_tasks(design: Design, macs: Sequence[float], round_number: int, phase: Phase) -> list[Task]:
+    """Returns the task of every client that takes part in this phase of this round, sorted by client. `macs` are the
+    multiply-accumulates per example of each net; without them tasks cost nothing.
     """
+    participation = design.participation
     assert participation.sizes is not None
     cohort = participation.cohort(round_number, phase.name, phase.num_clients, phase.tiers)
     tasks = []
@@ -185,8 +185,8 @@ def draw_tasks(
         arrives = participation.arrives(client, round_number, phase.name)
         task = Task(client, tier, round_number, phase.name, size, 0.0, place, len(cohort), share, arrives)
         if macs:
-            task = replace(task, cost=method.count_training(ClientLoad.of_task(task)).macs(macs))
-        if fleet and fleet.is_late(task):
+            task = replace(task, cost=design.method.count_training(ClientLoad.of_task(task)).macs(macs))
+        if design.fleet and design.fleet.is_late(task):
             task = replace(task, arrives=False, is_late=True)
         tasks.append(task)
     return tasks

@@ -9,7 +9,7 @@ without the few hundred MB of libraries.
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,16 +20,14 @@ from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.data.dataset import DataInfo, load_data
 from fedmpi.data.subset import Ints
 from fedmpi.devices.expected import Expectation, Expected
-from fedmpi.devices.fleet import Fleet
 from fedmpi.errors import ConfigError, DataError, counted
 from fedmpi.federation.assignment import Task, worker_ranks
-from fedmpi.federation.participation import Participation
-from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import ClientLoad
 from fedmpi.mpi import mpirun
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.exchange import WAVE_BYTES
+from fedmpi.rounds.state import Design
 from fedmpi.running import start
 from fedmpi.running.remarks import defaults, remarks, thin_rounds, turnout
 from fedmpi.store.units import si, size
@@ -124,39 +122,19 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
     known = _known_sizes(config, info)
     sizes = np.full(config.clients.count, max(1, round(samples))) if known is None else known
     trial = start.check_model(config, info)
-    method, skeletons, nets, fleet = start.built(config, info, known, None, trial)
-    start.check_twice(config, info, method, skeletons, nets)
-    participation = Participation.of(config, sizes, fleet.tier if fleet and fleet.decides_tiers else None)
-    rounds = _Rounds(method, Expectation(fleet) if fleet else None)
-    for tasks in start.drawn_rounds(config, method, participation, fleet):
+    start.check_batches(config, info, known)
+    design = start.designed(config, info, sizes, None, trial)
+    start.check_twice(design)
+    rounds = _Rounds(design.method, Expectation(design.fleet) if design.fleet else None)
+    for tasks in start.drawn_rounds(design):
         rounds.add(tasks)
-    tiers = []
-    fraction = samples / max(1, round(samples))  # a step has whole examples
-    for tier in method.tiers:
-        load = ClientLoad(tier.index, samples, share=participation.mean_work_share)
-        training = method.count_training(load)
-        tiers.append(
-            TierForecast(
-                name=tier.name,
-                capacity=tier.capacity,
-                clients=fleet.count(tier.index) if fleet else participation.blocks[tier.index],
-                params=nets[tier.index].params,
-                macs=nets[tier.index].macs,
-                macs_with_norm_and_activations=nets[tier.index].macs_with_norm_and_activations,
-                activation_bytes=nets[tier.index].activation_bytes,
-                down_bytes=method.costs(load).down_bytes,
-                up_bytes=method.costs(load).up_bytes,
-                training_examples=fraction * training.examples,
-                training_macs=fraction * training.macs([net.macs for net in nets]),
-                client_rounds=rounds.client_rounds[tier.index],
-            )
-        )
+    tiers = tuple(_tiers(design, samples, rounds.client_rounds))
     clients = [present for present, _ in rounds.turnout]
     num_workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
-    expected = rounds.expectation
-    devices = (
-        expected.result(samples, participation.mean_work_share, sizes_are_known=known is not None) if expected else None
-    )
+    devices = None
+    if rounds.expectation:
+        share = design.participation.mean_work_share
+        devices = rounds.expectation.result(samples, share, sizes_are_known=known is not None)
     return Forecast(
         method=config.method.name,
         model=config.model.name,
@@ -170,16 +148,42 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
         bytes_per_run=rounds.down_bytes + rounds.up_bytes,
         training_macs_per_run=sum(tier.training_macs * tier.client_rounds for tier in tiers),
         tests_per_run=math.ceil(config.rounds / config.evaluation.every),
-        **_memory(config, info, method, num_ranks),
-        tiers=tuple(tiers),
-        defaults=defaults(config, method),
+        **_memory(design, num_ranks),
+        tiers=tiers,
+        defaults=defaults(config, design.method),
         warnings=(
-            *remarks(config, info, method, num_workers, known, fleet),
+            *remarks(design, num_workers, known),
             *thin_rounds(config, rounds.turnout),
-            *_warnings(config, tiers, fleet, devices),
+            *_warnings(design, tiers, devices),
         ),
         devices=devices,
     )
+
+
+def _tiers(design: Design, samples: float, client_rounds: Mapping[int, int]) -> Iterator[TierForecast]:
+    """Yields the tiers; a mean client has so many samples."""
+    method = design.method
+    participation = design.participation
+    fraction = samples / max(1, round(samples))  # a step has whole examples
+    for tier in method.tiers:
+        load = ClientLoad(tier.index, samples, share=participation.mean_work_share)
+        net = design.nets[tier.index]
+        moved = method.costs(load)
+        training = method.count_training(load)
+        yield TierForecast(
+            name=tier.name,
+            capacity=tier.capacity,
+            clients=design.fleet.count(tier.index) if design.fleet else participation.blocks[tier.index],
+            params=net.params,
+            macs=net.macs,
+            macs_with_norm_and_activations=net.macs_with_norm_and_activations,
+            activation_bytes=net.activation_bytes,
+            down_bytes=moved.down_bytes,
+            up_bytes=moved.up_bytes,
+            training_examples=fraction * training.examples,
+            training_macs=fraction * training.macs([net.macs for net in design.nets]),
+            client_rounds=client_rounds[tier.index],
+        )
 
 
 def _known_sizes(config: Config, info: DataInfo) -> Ints | None:
@@ -196,16 +200,15 @@ def _known_sizes(config: Config, info: DataInfo) -> Ints | None:
     return None
 
 
-def _warnings(
-    config: Config, tiers: Sequence[TierForecast], fleet: Fleet | None, devices: Expected | None
-) -> Iterator[str]:
+def _warnings(design: Design, tiers: Sequence[TierForecast], devices: Expected | None) -> Iterator[str]:
     for tier in tiers:
         if not tier.macs:
             yield f"the MACs of tier {tier.name} are not counted: this net does not run without values"
-    if fleet and devices:
+    if design.fleet and devices:
+        config = design.config
         yield from devices.warnings(config.rounds, fits=config.clients.tier_assignment == "fits")
         try:
-            fleet.check()
+            design.fleet.check()
         except ConfigError as error:
             yield f"a run is refused: {error.text()}"
 
@@ -249,11 +252,14 @@ def lacking_here(plan: Forecast, threads: int) -> Iterator[str]:
         yield f"{who} share {counted(cores, 'core')} here; {todo}"
 
 
-def _memory(config: Config, info: DataInfo, method: methods.Method, num_ranks: int) -> dict[str, int]:
+def _memory(design: Design, num_ranks: int) -> dict[str, int]:
     """Returns bytes of a worker's and the server's buffers, and of the data set on each node."""
+    config = design.config
+    method = design.method
+    info = design.info
     largest_upload = max(Layout.of(method.upload_specs(tier.index)).num_bytes for tier in method.tiers)
-    skeletons = [method.net(number, empty=True).named_parameters() for number in all_nets(method)]
-    largest_net = max(Layout.of(specs_of(parameters, channels_last=False)).num_bytes for parameters in skeletons)
+    parameters = [net.named_parameters() for net in design.skeletons]
+    largest_net = max(Layout.of(specs_of(named, channels_last=False)).num_bytes for named in parameters)
     specs = method.state_specs()
     with_state = specs if any(method.late.values()) else {}
     published = Layout.of(method.published_specs(range(len(method.tiers))) | with_state).num_bytes

@@ -9,8 +9,6 @@ from torch import nn
 
 from fedmpi.config.schema import Config
 from fedmpi.config.yaml_text import flow
-from fedmpi.data.dataset import DataInfo
-from fedmpi.devices.fleet import Fleet
 from fedmpi.errors import ConfigError, counted
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
@@ -18,15 +16,17 @@ from fedmpi.learning.bn import num_statistics
 from fedmpi.methods.aggregate import least_uploads
 from fedmpi.methods.protocol import Method
 from fedmpi.models import create
+from fedmpi.rounds.state import Design
 
 _WHY_EQUAL = "method.name makes it no smaller at these capacities; take another model, other capacities or one tier"
 _UNEVEN = 3
 
 
-def remarks(
-    config: Config, info: DataInfo, method: Method, num_workers: int, sizes: np.ndarray | None, fleet: Fleet | None
-) -> tuple[str, ...]:
+def remarks(design: Design, num_workers: int, sizes: np.ndarray | None) -> tuple[str, ...]:
     """Returns remarks, one line each. `sizes` (clients,) are the clients' examples, None where only the data say it."""
+    config = design.config
+    info = design.info
+    method = design.method
     said = [*create.conversions(config.model, info), *equal_tiers(method), *method.warnings()]
     if sizes is not None and sizes.max() > _UNEVEN * sizes.min() and config.clients.sampling != "by_size":
         few, many = (method.client_weight(Task(0, 0, 1, "", size, 0.0)) for size in (1, 2))
@@ -38,7 +38,7 @@ def remarks(
     said += [f"data: {note}" for note in info.notes]
     if num_workers > (per_round := config.clients.per_round):
         said.append(f"{num_workers} workers, but clients.per_round is {per_round}: some have nothing to do")
-    said += fleet.warnings() if fleet else ()
+    said += design.fleet.warnings() if design.fleet else ()
     return tuple(said)
 
 

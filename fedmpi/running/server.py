@@ -111,8 +111,7 @@ class Server:
         )
         if chosen:
             self._tell(chosen)
-        examples = setup.partition.sizes
-        found = remarks(config, setup.info, setup.method, len(setup.workers), examples, setup.fleet)
+        found = remarks(setup, len(setup.workers), setup.partition.sizes)
         for line in (*found, *warnings, *of_sources):
             warn(one_line(line))
         self.say(f"run directory: {self._folder.path}")

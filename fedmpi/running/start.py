@@ -19,7 +19,7 @@ from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import VALIDATION_SHARE, Config, named_in_full
 from fedmpi.data import lending
 from fedmpi.data.batches import DeviceData, batch_bounds, with_examples
-from fedmpi.data.dataset import DataInfo, Dataset, load_data, place_of, task_of
+from fedmpi.data.dataset import Arrays, DataInfo, Dataset, load_data, place_of, task_of
 from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.data.personal import hold_out
 from fedmpi.devices.fleet import Fleet
@@ -43,7 +43,7 @@ from fedmpi.mpi import mpirun, placement
 from fedmpi.mpi.communicator import Communicator, SerialComm, together
 from fedmpi.report.terminal import warn
 from fedmpi.rounds.evaluate import own_tests
-from fedmpi.rounds.state import Federation, Setup, draw_tasks
+from fedmpi.rounds.state import Design, Federation, Setup, draw_tasks
 from fedmpi.running import made_with
 from fedmpi.running.remarks import thin_rounds, turnout
 from fedmpi.store.memory import MemoryStore
@@ -98,34 +98,32 @@ def _material(config: Config, dataset: Dataset, info: DataInfo, trial: Trial) ->
     def present(client: int) -> np.ndarray:
         return present_labels(dataset.classes("train"), partition.client(client), info.num_classes)
 
-    method, skeletons, nets, fleet = built(config, info, partition.sizes, present, trial)
-    if fleet:
-        fleet.check()
-    tier = fleet.tier if fleet and fleet.decides_tiers else None
-    participation = Participation.of(config, partition.sizes, tier)
+    check_batches(config, info, partition.sizes)
+    design = designed(config, info, partition.sizes, present, trial)
+    if design.fleet:
+        design.fleet.check()
+    availability = design.participation.availability
     digests = {
-        "availability": participation.availability.digest if participation.availability else "",
+        "availability": availability.digest if availability else "",
         made_with.FROZEN: trial.frozen,
-        made_with.DEVICES: fleet.digest if fleet else "",
+        made_with.DEVICES: design.fleet.digest if design.fleet else "",
     }
     used = {name: digest for name, digest in digests.items() if digest}
-    tests = own_tests(config, method, partition, dataset, validation)
-    return Federation(config, info, dataset, partition, tests, participation, fleet, method, skeletons, nets, used)
+    tests = own_tests(config, design.method, partition, dataset, validation)
+    return Federation(**vars(design), dataset=dataset, partition=partition, personal_tests=tests, file_digests=used)
 
 
-def built(
-    config: Config, info: DataInfo, sizes: np.ndarray | None, present: Present | None, trial: Trial
-) -> tuple[methods.Method, list[nn.Module], list[costs.Costs], Fleet | None]:
-    """Makes the method, its nets without values, what these cost, and the clients' devices. `sizes` as for
-    `check_batches`; a plan has no labels (`present`). Raises `ConfigError`."""
-    check_batches(config, info, sizes)
+def designed(config: Config, info: DataInfo, sizes: np.ndarray, present: Present | None, trial: Trial) -> Design:
+    """Makes the method, its nets without values, what these cost, and the clients' devices. `sizes` (clients,) has the
+    clients' numbers of examples; a plan has no labels (`present`). Raises `ConfigError`."""
     method = methods.create(method_context(config, info, present, trial))
     skeletons = [method.net(number, empty=True) for number in all_nets(method)]
     nets = [costs.measure(net, examples_of(info)) for net in skeletons]
     fleet = Fleet.of(config, method, nets)
     if fleet and fleet.decides_tiers:
         method = methods.create(replace(method.context, tiers_in_use=fleet.tiers_in_use()))
-    return method, skeletons, nets, fleet
+    participation = Participation.of(config, sizes, fleet.tier if fleet and fleet.decides_tiers else None)
+    return Design(config, info, participation, fleet, method, skeletons, nets)
 
 
 def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
@@ -146,7 +144,7 @@ def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
     return dataset
 
 
-def _lent(comm: Communicator, ranks: Sequence[int], arrays: lending.Arrays) -> Mapping[str, np.ndarray]:
+def _lent(comm: Communicator, ranks: Sequence[int], arrays: Arrays) -> Mapping[str, np.ndarray]:
     """Returns, on these ranks of a node, the arrays of the highest one, which lie in memory once; {} if that cannot be
     or there is no other rank."""
     lends = comm.rank == ranks[-1] and len(ranks) > 1
@@ -204,26 +202,26 @@ def _batch_sizes(num_examples: int, batch_size: int) -> set[int]:
     return {stop - start for start, stop in batch_bounds(num_examples, batch_size)}
 
 
-def check_twice(
-    config: Config, info: DataInfo, method: methods.Method, skeletons: Sequence[nn.Module], nets: Sequence[costs.Costs]
-) -> None:
+def check_twice(design: Design) -> None:
     """Trains a client of the trial's examples twice, as a run does before its first round, if the config names code
     that is not built in, unless the nets would take much of the free memory: a plan may be for another machine.
     Raises `ConfigError`."""
+    config = design.config
     is_built_in = not named_in_full(config.to_dict())
-    if is_built_in or _COPIES * _largest(skeletons) > psutil.virtual_memory().available:
+    if is_built_in or _COPIES * _largest(design.skeletons) > psutil.virtual_memory().available:
         return
+    info = design.info
     x = examples_of(info).numpy()
     targets, _ = metrics.drawn(info, len(x))
     form = replace(info, kind="tokens" if info.kind == "tokens" else "vector")  # used as they are
     examples = DeviceData(form, Dataset(x, targets, x, targets), "cpu", augment=False)
     in_fp32 = config.train.model_copy(update={"precision": "fp32"})  # a CPU may lack layers in another
-    config = config.model_copy(update={"train": in_fp32})
+    design = replace(design, config=config.model_copy(update={"train": in_fp32}))
     with settings_kept():
         make_deterministic(config.mpi.threads)
-        trainers = _trainers(config, SerialComm(), method, skeletons, examples)
-        macs = [net.weight for net in nets]
-        twice.check_nets(trainers, method.net, macs, np.arange(len(x)), config.seed, config.model.name)
+        trainers = _trainers(design, SerialComm(), examples)
+        macs = [net.weight for net in design.nets]
+        twice.check_nets(trainers, design.method.net, macs, np.arange(len(x)), config.seed, config.model.name)
 
 
 def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Federation | None = None) -> Setup:
@@ -240,7 +238,7 @@ def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Feder
         device=device,
         data=resident,
         computed_with={**computed_with, **material.file_digests},
-        trainers=_trainers(config, comm, material.method, material.skeletons, resident),
+        trainers=_trainers(material, comm, resident),
         evaluation=_evaluation(material),
         memories=MemoryStore(run_dir),
         clock=Clock(comm.traffic),
@@ -310,15 +308,15 @@ def _largest(nets: Sequence[nn.Module]) -> int:
     return max(total_bytes(net.parameters()) for net in nets)
 
 
-def _trainers(
-    config: Config, comm: Communicator, method: methods.Method, skeletons: Sequence[nn.Module], resident: DeviceData
-) -> tuple[LocalTrainer, ...]:
+def _trainers(design: Design, comm: Communicator, resident: DeviceData) -> tuple[LocalTrainer, ...]:
     """Makes a trainer for each of the method's nets, all in the same buffers. Rank 0 has none if it does not train."""
+    config = design.config
+    method = design.method
     if comm.rank not in worker_ranks(comm.size, server_trains=config.mpi.server_trains):
         return ()
     keep_freed_memory()
     own = method.own_decay
-    layouts = [net_layout(net.named_parameters(), own, channels_last=True) for net in skeletons]
+    layouts = [net_layout(net.named_parameters(), own, channels_last=True) for net in design.skeletons]
     largest = max(layout.num_bytes for layout in layouts)
     is_fp16 = config.train.precision == "fp16"
     is_adamw = config.train.optimizer == "adamw"
@@ -371,22 +369,19 @@ def check_nets(setup: Setup) -> tuple[str, ...]:
 
 def _thin_rounds(setup: Setup) -> tuple[str, ...]:
     """Returns what `thin_rounds` says, on rank 0. Raises `ConfigError`."""
-    chosen = setup.participation
-    is_full = chosen.is_uniform and not setup.config.clients.dropout
+    is_full = setup.participation.is_uniform and not setup.config.clients.dropout
     if is_full or not setup.comm.is_root:
         return ()
-    rounds = drawn_rounds(setup.config, setup.method, chosen, None)
+    rounds = drawn_rounds(replace(setup, fleet=None))  # nobody is late, which changes no turnout
     return thin_rounds(setup.config, [turnout(tasks) for tasks in rounds])
 
 
-def drawn_rounds(
-    config: Config, method: methods.Method, participation: Participation, fleet: Fleet | None
-) -> Iterator[list[Task]]:
+def drawn_rounds(design: Design) -> Iterator[list[Task]]:
     """Draws the clients of each round, in all its phases."""
-    for number in range(1, config.rounds + 1):
+    for number in range(1, design.config.rounds + 1):
         tasks: list[Task] = []
-        for phase in method.phases(number):
-            tasks += draw_tasks(participation, method, (), fleet, number, phase)
+        for phase in design.method.phases(number):
+            tasks += draw_tasks(design, (), number, phase)
         yield tasks
 
 
