@@ -29,7 +29,7 @@ from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.exchange import WAVE_BYTES
 from fedmpi.rounds.state import Design
 from fedmpi.running import start
-from fedmpi.running.remarks import defaults, remarks, thin_rounds, turnout
+from fedmpi.running.remarks import defaults, remarks, thin_rounds
 from fedmpi.store.units import si, size
 from fedmpi.tensors import Layout, frozen_values, specs_of, total_bytes
 
@@ -126,10 +126,8 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
     design = start.designed(config, info, sizes, None, trial)
     start.check_twice(design)
     rounds = _Rounds(design.method, Expectation(design.fleet) if design.fleet else None)
-    for tasks in start.drawn_rounds(design):
-        rounds.add(tasks)
+    thin = thin_rounds(config, map(rounds.added, start.drawn_rounds(design)))
     tiers = tuple(_tiers(design, samples, rounds.client_rounds))
-    clients = [present for present, _ in rounds.turnout]
     num_workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
     devices = None
     if rounds.expectation:
@@ -142,7 +140,7 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
         examples=info.in_words(),
         rounds=config.rounds,
         ranks=num_ranks,
-        clients_per_worker=(min(clients) // num_workers, math.ceil(max(clients) / num_workers)),
+        clients_per_worker=(min(rounds.clients) // num_workers, math.ceil(max(rounds.clients) / num_workers)),
         down_bytes_per_round=rounds.down_bytes / config.rounds,
         up_bytes_per_round=rounds.up_bytes / config.rounds,
         bytes_per_run=rounds.down_bytes + rounds.up_bytes,
@@ -151,11 +149,7 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
         **_memory(design, num_ranks),
         tiers=tiers,
         defaults=defaults(config, design.method),
-        warnings=(
-            *remarks(design, num_workers, known),
-            *thin_rounds(config, rounds.turnout),
-            *_warnings(design, tiers, devices),
-        ),
+        warnings=(*remarks(design, num_workers, known), *thin, *_warnings(design, tiers, devices)),
         devices=devices,
     )
 
@@ -222,12 +216,12 @@ class _Rounds:
     client_rounds: Counter[int] = field(default_factory=Counter)
     down_bytes: int = 0
     up_bytes: int = 0
-    turnout: list[tuple[int, int]] = field(default_factory=list)
-    """Of each round (`remarks.turnout`)."""
+    clients: list[int] = field(default_factory=list)
+    """How many take part in each round."""
 
-    def add(self, tasks: Sequence[Task]) -> None:
-        """Adds a round; clients that miss its deadline get and train nothing."""
-        self.turnout.append(turnout(tasks))
+    def added(self, tasks: Sequence[Task]) -> Sequence[Task]:
+        """Adds a round, and returns it; clients that miss its deadline get and train nothing."""
+        self.clients.append(len(tasks))
         if self.expectation:
             self.expectation.add(tasks)
         trained = Counter((task.tier, task.round_number) for task in tasks if not task.is_late)
@@ -237,6 +231,7 @@ class _Rounds:
             self.down_bytes += count * turn.down_bytes
             self.up_bytes += arrived[tier] * turn.up_bytes
             self.client_rounds[tier] += count
+        return tasks
 
 
 def lacking_here(plan: Forecast, threads: int) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from torch import nn
@@ -42,21 +42,20 @@ def remarks(design: Design, num_workers: int, sizes: np.ndarray | None) -> tuple
     return tuple(said)
 
 
-def turnout(tasks: Sequence[Task]) -> tuple[int, int]:
-    """Returns a round's clients, and the uploads of the phase with the most, whatever a deadline does."""
-    arrived = Counter(task.phase for task in tasks if task.arrives or task.is_late)
-    return len(tasks), max(arrived.values(), default=0)
-
-
-def thin_rounds(config: Config, rounds: Sequence[tuple[int, int]]) -> tuple[str, ...]:
-    """Returns a line that says how many of the rounds (`turnout`) change nothing, and why the first of them does not.
-    Raises `ConfigError` where no round changes anything."""
+def thin_rounds(config: Config, rounds: Iterable[Sequence[Task]]) -> tuple[str, ...]:
+    """Returns a line that says how many of the run's rounds change nothing, whatever a deadline does, and why the first
+    of them does not. Raises `ConfigError` where no round changes anything."""
     rule = config.method.aggregate
     least = least_uploads(rule)
-    thin = [number for number, (_, arrived) in enumerate(rounds, 1) if arrived < least]
+    thin = []
+    for number, tasks in enumerate(rounds, 1):
+        by_phase = Counter(task.phase for task in tasks if task.arrives or task.is_late)
+        arrived = max(by_phase.values(), default=0)
+        if arrived < least:
+            thin.append((number, len(tasks), arrived))
     if not thin:
         return ()
-    present, arrived = rounds[thin[0] - 1]
+    first, present, arrived = thin[0]
     why = "no client takes part (clients.availability, clients.sampling or devices.too_small keep all away)"
     if present:
         clients = config.clients
@@ -64,7 +63,7 @@ def thin_rounds(config: Config, rounds: Sequence[tuple[int, int]]) -> tuple[str,
     if arrived:
         why = f"fewer than the {least} uploads arrive that {getattr(rule, 'name', rule)} needs (method.aggregate)"
     if len(thin) < config.rounds:
-        return (f"in {len(thin)} of {config.rounds} rounds (the first: {thin[0]}) {why}: nothing changes then",)
+        return (f"in {len(thin)} of {config.rounds} rounds (the first: {first}) {why}: nothing changes then",)
     problem = f"in each of {counted(config.rounds, 'round')} {why}; a run would change nothing"
     raise ConfigError("clients", f"{problem}; have {counted(least, 'upload')} or more arrive in one of them")
 

@@ -45,7 +45,7 @@ from fedmpi.report.terminal import warn
 from fedmpi.rounds.evaluate import own_tests
 from fedmpi.rounds.state import Design, Federation, Setup, draw_tasks
 from fedmpi.running import made_with
-from fedmpi.running.remarks import thin_rounds, turnout
+from fedmpi.running.remarks import thin_rounds
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import size
@@ -372,8 +372,8 @@ def _thin_rounds(setup: Setup) -> tuple[str, ...]:
     is_full = setup.participation.is_uniform and not setup.config.clients.dropout
     if is_full or not setup.comm.is_root:
         return ()
-    rounds = drawn_rounds(replace(setup, fleet=None))  # nobody is late, which changes no turnout
-    return thin_rounds(setup.config, [turnout(tasks) for tasks in rounds])
+    rounds = drawn_rounds(replace(setup, fleet=None))  # nobody is late, which changes no line
+    return thin_rounds(setup.config, rounds)
 
 
 def drawn_rounds(design: Design) -> Iterator[list[Task]]:
