@@ -139,15 +139,14 @@ def launch_command(config: Config, num_ranks: int) -> str:
     return command
 
 
+@dataclass
 class Advice:
     """Says how to continue a run, once `run_is_in` has named its directory."""
 
-    launch = ""
+    config: Config
+    launch: str = ""
     """The command without the words that say which run it is."""
     run_dir: RunDir | None = None
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
 
     def run_is_in(self, run_dir: RunDir, num_ranks: int) -> None:
         """Notes the run directory of a job that was started with so many ranks."""
