@@ -57,8 +57,8 @@ def own_tests(
     return tests
 
 
-def test_tiers(setup: Setup, round_number: int, published: Published) -> tuple[TierScore, ...]:
-    """Returns the scores of the nets that the method has tested, on the whole test set."""
+def test_tiers(setup: Setup, round_number: int, published: Published) -> dict[str, TierScore]:
+    """Returns the scores of the nets that the method has tested, by name, on the whole test set."""
     tested = setup.method.tested()
 
     def load(place: int) -> FlatNet:
@@ -81,7 +81,7 @@ def test_tiers(setup: Setup, round_number: int, published: Published) -> tuple[T
             restat_seed=restat_seed if reestimates(setup.config, round_number) else None,
         )
         published.wait()
-    return tuple(scores)
+    return {net.name: score for net, score in zip(tested, scores, strict=True)}
 
 
 def test_clients(setup: Setup, round_number: int, state: ServerState, published: Published) -> ClientScores | None:

@@ -144,13 +144,14 @@ class ClientReport:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What the records get of a round (reports on rank 0 only); the scores are None if nothing was tested."""
+    """What the records get of a round (reports on rank 0 only); without a test there are no scores."""
 
     reports: tuple[ClientReport, ...] = ()
     tasks: tuple[Task, ...] = ()
     draws: tuple[Mapping[str, object], ...] = ()
     """`train_round.list_draws` of the round's tasks, in the order of `tasks` (on rank 0 only)."""
-    scores: tuple[TierScore, ...] | None = None
+    scores: Mapping[str, TierScore] = field(default_factory=dict)
+    """By name of the net."""
     client_scores: ClientScores | None = None
     diagnostics: Mapping[str, object] = field(default_factory=dict)
     exchange: str = ""

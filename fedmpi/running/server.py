@@ -147,7 +147,7 @@ class Server:
         """Returns whether the tests of this round, after those on record, end the run (`stop`)."""
         tests = dict(self._best.largest)
         if result.scores:
-            tests[round_number] = result.scores[0].accuracy
+            tests[round_number] = next(iter(result.scores.values())).accuracy
         elif result.client_scores:
             tests[round_number] = float(result.client_scores.accuracy.mean())
         return bool(Best(largest=tests).why_over(self._setup.config.stop))
@@ -166,8 +166,8 @@ class Server:
         self._best.round_done(record)
         if over := self._best.why_over(setup.config.stop):
             record["ended"] = over
-        scores = zip(setup.method.tested(), result.scores or (), strict=result.scores is not None)
-        self._statistics = {net.name: score.statistics for net, score in scores if score.statistics is not None}
+        scores = result.scores.items()
+        self._statistics = {name: score.statistics for name, score in scores if score.statistics is not None}
         self._memories |= {
             (report.client, round_number, report.memory_digest) for report in result.reports if report.memory_digest
         }
@@ -277,12 +277,10 @@ def _own_observers(setup: Setup, folder: RunDir) -> Makers:
 
 def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times) -> dict[str, Any]:
     """Returns one line of rounds.jsonl."""
-    method = setup.method
     config = setup.config
     is_fp16 = config.train.precision == "fp16"
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
-    scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
-    tested = {net.name: _scores(setup, round_number, score) for net, score in scores}
+    tested = {name: _scores(setup, round_number, score) for name, score in result.scores.items()}
     restored = [report.client for report in contributed if report.restored]
     lost = [task.client for task in result.tasks if not (task.arrives or task.is_late)]
     losses = [report.loss for report in contributed if math.isfinite(report.loss)]

@@ -72,7 +72,7 @@ def test_scores_equal_a_naive_loop(tmp_path: Path, name: str, bn: str, milestone
     published = publish(setup, ServerState(state), ROUND + 1, 0)
     scores = score_tiers(setup, ROUND, published)
     assert len(scores) == len(setup.method.tiers)
-    for tier, score in enumerate(scores):
+    for tier, score in enumerate(scores.values()):
         net = tier_net(setup, state, tier)
         batch = naive_scores(setup, net.train())
         if restat:
@@ -106,7 +106,7 @@ def test_statistics_of_large_activations(tmp_path: Path) -> None:
     setup = small_setup(tmp_path, "method.name=fedavg", "evaluation.bn=restat")
     state = trained_a_little(setup)
     state["conv1.weight"] = 3e3 * state["conv1.weight"]
-    (score,) = score_tiers(setup, ROUND, publish(setup, ServerState(state), ROUND + 1, 0))
+    (score,) = score_tiers(setup, ROUND, publish(setup, ServerState(state), ROUND + 1, 0)).values()
     net = with_torchs_statistics(tier_net(setup, state, 0), training_batches(setup))
     accuracy, loss = naive_scores(setup, net)
     assert score.accuracy == accuracy and score.loss == pytest.approx(loss, rel=1e-5)
