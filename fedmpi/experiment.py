@@ -68,7 +68,7 @@ def _start_and_train(context: RunContext) -> bool:
     root = comm.is_root
     with ExitStack() as stack:
         # Rank 0 alone has the lock, the checkpoint and the server.
-        lock = together(comm, lambda: claim(stack, folder, config, comm, request, resumes=resumes) if root else None)
+        lock = together(comm, lambda: claim(stack, folder, comm, resumes=resumes) if root else None)
         snapshot, origin = together(
             comm, lambda: resuming.begin(setup, folder, request, resumes=resumes) if root else (None, {})
         )

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmpi.config import address, yaml_text
+from fedmpi.config import address
 from fedmpi.config.fields import AT_ROUND, DATA_PLACES
 from fedmpi.config.load import DEFAULT_NAME, Override, load
 from fedmpi.config.schema import Config, Train, named_in_full
@@ -18,7 +18,7 @@ from fedmpi.config.yaml_text import dotted
 from fedmpi.errors import STANDARDIZE, ConfigError, DivergenceError, RunDirError, cause_of, message_of, one_line
 from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report.terminal import folded
-from fedmpi.store.files import user_path, write_text
+from fedmpi.store.files import user_path
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
 
@@ -95,11 +95,9 @@ def _label(config: Config, origin: Origin | None) -> str:
     return f"{named}-seed{config.seed}"
 
 
-def claim(
-    stack: ExitStack, folder: RunDir, config: Config, comm: Communicator, request: RunRequest, *, resumes: bool
-) -> RunLock:
-    """Locks the run directory until `stack` closes, on rank 0, and writes which run it is, so that it can be resumed. A
-    run that resumes waits for another one to end. Raises `RunDirError`."""
+def claim(stack: ExitStack, folder: RunDir, comm: Communicator, *, resumes: bool) -> RunLock:
+    """Locks the run directory until `stack` closes, on rank 0. A run that resumes waits for another one to end. Raises
+    `RunDirError`."""
     patience_s = _DYING_S if comm.size < comm.started_size else _ENDING_S
     until_s = time.monotonic() + (patience_s if resumes else 0.0)
     lock = None
@@ -114,8 +112,6 @@ def claim(
     if not resumes:
         folder.refuse_run()  # another may have come and gone since it was opened
     folder.failure_path.unlink(missing_ok=True)
-    if request.origin is None and not folder.config_path.exists():  # else it is a run once its first state is saved
-        write_text(folder.config_path, yaml_text.dump(config.to_dict()))
     return lock
 
 
