@@ -149,7 +149,7 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
         **_memory(design, num_ranks),
         tiers=tiers,
         defaults=defaults(config, design.method),
-        warnings=(*remarks(design, num_workers, known), *thin, *_warnings(design, tiers, devices)),
+        warnings=(*remarks(design, num_workers), *thin, *_warnings(design, tiers, devices)),
         devices=devices,
     )
 

@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 from torch import nn
 
 from fedmpi.config.schema import Config
@@ -22,11 +21,12 @@ _WHY_EQUAL = "method.name makes it no smaller at these capacities; take another 
 _UNEVEN = 3
 
 
-def remarks(design: Design, num_workers: int, sizes: np.ndarray | None) -> tuple[str, ...]:
-    """Returns remarks, one line each. `sizes` (clients,) are the clients' examples, None where only the data say it."""
+def remarks(design: Design, num_workers: int) -> tuple[str, ...]:
+    """Returns remarks, one line each."""
     config = design.config
     info = design.info
     method = design.method
+    sizes = design.participation.sizes
     said = [*create.conversions(config.model, info), *equal_tiers(method), *method.warnings()]
     if sizes is not None and sizes.max() > _UNEVEN * sizes.min() and config.clients.sampling != "by_size":
         few, many = (method.client_weight(Task(0, 0, 1, "", size, 0.0)) for size in (1, 2))

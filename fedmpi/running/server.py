@@ -111,7 +111,7 @@ class Server:
         )
         if chosen:
             self._tell(chosen)
-        found = remarks(setup, len(setup.workers), setup.partition.sizes)
+        found = remarks(setup, len(setup.workers))
         for line in (*found, *warnings, *of_sources):
             warn(one_line(line))
         self.say(f"run directory: {self._folder.path}")

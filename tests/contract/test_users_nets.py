@@ -307,7 +307,7 @@ def test_a_net_that_ignores_its_width_is_told(tmp_path: Path, method: str) -> No
     """In the plan and at the start; the same net that follows its width is fine."""
     words = f"method.name={method} model.name={brought('dropout')}".split()
     setup = small_setup(tmp_path, *words, "model.follows_width=false")
-    said = remarks(setup, 1, None)
+    said = remarks(setup, 1)
     assert {*said} <= {*forecast(setup.config, 1).warnings}
     assert any("no smaller at these capacities" in line for line in said) and sum("tier" in line for line in said) <= 1
     assert len(equal_tiers(small_setup(tmp_path, *words).method)) < len(equal_tiers(setup.method))
