@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import fedmpi
-from fedmpi.running.stopping import end_silently, notice_early
+from fedmpi.running.stopping import notice_early
 
 if __name__ == "__main__":  # what follows takes a while to load
-    end_silently()
+    notice_early()
 
 from fedmpi.command.manners import report, show
 from fedmpi.errors import ConfigError, UserError
@@ -24,7 +24,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code. Each command's module has its own codes."""
     if argv is None:
         notice_early()  # loading torch takes seconds
-        end_silently()
         if not {"", os.getcwd()} & {*sys.path}:  # the installed command: `mynets:Net` is found as under python -m
             sys.path.insert(0, os.getcwd())
     words = list(sys.argv[1:] if argv is None else argv)

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import fedmpi
-from fedmpi.running.stopping import SIGNAL, end_silently, ending_with, notice_early
+from fedmpi.running.stopping import SIGNAL, ending_with, notice_early
 
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
-    end_silently()
 
 from fedmpi.command.manners import Parser, complain, report, say, say_first
 from fedmpi.errors import (

@@ -36,8 +36,9 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 def notice_early() -> None:
-    """Keeps the signal for `Stopping.listen`: from here on it does not end the process."""
+    """Keeps the signal for `Stopping.listen`: from here on it does not end the process, and others do so silently."""
     signal.signal(SIGNAL, lambda number, frame: _early_signals.append(number))
+    end_silently()
 
 
 def seconds_left(limit_s: float, environment: Mapping[str, str], now_s: float) -> float | None:
