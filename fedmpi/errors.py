@@ -98,10 +98,6 @@ class DataError(UserError):
     """A data file is missing, damaged or not what its format says."""
 
 
-class DeviceError(UserError):
-    """A rank cannot use the device it was given."""
-
-
 class LaunchError(UserError):
     """The ranks were started in a way in which they do not find each other."""
 

@@ -23,7 +23,7 @@ from fedmpi.command.job import repeatable_cublas
 from fedmpi.command.manners import describe_failure, say, show
 from fedmpi.config.load import load, one_config
 from fedmpi.config.schema import Config
-from fedmpi.errors import DeviceError, LaunchError, UserError, counted, one_line, reason
+from fedmpi.errors import LaunchError, UserError, counted, one_line, reason
 from fedmpi.mpi import placement
 from fedmpi.mpi.communicator import Communicator, SerialComm
 from fedmpi.mpi.launch import check_launch, code_in_order, library_version
@@ -92,7 +92,7 @@ def _placed(comm: Communicator, gpus: Sequence[placement.Gpu]) -> tuple[str, str
         train = "cuda" if gpus else "cpu"
         server = train if comm.is_root else "cpu"
         return placement.place(worker, gpus, train=train, server=server, built_for=built_for).description, ""
-    except DeviceError as error:
+    except UserError as error:
         return "none", error.text()
 
 

@@ -188,12 +188,11 @@ class Comm(Communicator):
     def agree(self) -> None:
         if not self.recovers:
             return
-        came_through = True
         try:
-            self._sleep_until(self._mpi.Ibarrier())
-        except MPI.Exception:
+            self.wait_for_all()
+            came_through = True
+        except RankLossError:
             came_through = False
-            self._end()
         if not self._agreed(came_through):
             self._end()
             self._has_disagreed = True

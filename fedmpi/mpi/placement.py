@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedmpi.errors import DeviceError
+from fedmpi.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ def resolve(want: str, *, has_gpus: bool) -> str:
 def place(worker: int | None, gpus: Sequence[Gpu], *, train: str, server: str, built_for: Sequence[str]) -> Device:
     """Returns the devices of one rank, which is the `worker`-th of its node (None: it does not train). `train` and
     `server` are "cpu" or "cuda"; `built_for` is torch's list of architectures ("sm_70", "compute_90"). Raises
-    `DeviceError` where a GPU is requested and this rank sees none, or torch has no code for it.
+    `UserError` where a GPU is requested and this rank sees none, or torch has no code for it.
     """
     trains_on_gpu = train == "cuda" and worker is not None
     if not trains_on_gpu and server != "cuda":
         return Device("cpu", "cpu", "CPU")
     if not gpus:
-        raise DeviceError(
+        raise UserError(
             "mpi.device",
             "a GPU is asked for, but this rank sees none; ask the scheduler for GPUs (and see CUDA_VISIBLE_DEVICES), "
             "or use mpi.device=cpu mpi.server_device=cpu",
@@ -74,7 +74,7 @@ def place(worker: int | None, gpus: Sequence[Gpu], *, train: str, server: str, b
     index = like_the_first[-1] if worker is None else worker % len(gpus)
     gpu = gpus[index]
     if not any(_runs_on(gpu, architecture) for architecture in built_for):
-        raise DeviceError(
+        raise UserError(
             "torch",
             f"{gpu.name} has architecture sm_{gpu.capability}, but this torch was built for {', '.join(built_for)}; "
             "install a build that has it (for V100: FEDMPI_TORCH_INDEX=https://download.pytorch.org/whl/cu126, see "

@@ -6,7 +6,8 @@ reduce   Each worker lifts and adds the uploads of its own clients. The sums (in
          as long for any number of clients. Faster where several workers have many clients each, or nothing travels.
 
 Both add the same whole numbers (`fedmpi.exactsum`) on the same kind of device, so the order does not matter. Another
-aggregate than the mean (`method.aggregate`) takes `gather`.
+aggregate than the mean (`method.aggregate`) takes `gather`. A phase makes one exchange: every rank calls `post` once
+per wave, then `finish`. After a loss of ranks it is dropped.
 """
 
 from __future__ import annotations
@@ -119,11 +120,7 @@ class Uploads:
 
 
 class Gather:
-    """Uploads travel to rank 0 in waves, while workers train on.
-
-    A message is a client's report, then its upload. Every rank calls `post` once per wave, then `finish`. After a loss
-    of ranks the exchange is dropped.
-    """
+    """Uploads travel to rank 0 in waves, while workers train on. A message is a client's report, then its upload."""
 
     def __init__(self, setup: Setup, published: Published) -> None:
         comm = setup.comm
@@ -151,7 +148,7 @@ class Gather:
         sent()  # the message before the last, out of this buffer
         if result is not None:
             self._pack(outbox, *result)
-        for sender, task in enumerate(wave):
+        for sender, task in enumerate(wave):  # a rank that is neither sender nor receiver passes
             if task is None:
                 continue
             layout = self._layouts[task.client]
@@ -204,7 +201,7 @@ class Gather:
 
 
 class Reduce(Uploads):
-    """Workers lift and add; the sums travel once. Every rank calls `post` once per wave, then `finish`."""
+    """Workers lift and add; the sums travel once."""
 
     num_done = 0
     """Clients of the waves so far: rank 0 receives nothing of them before the end."""

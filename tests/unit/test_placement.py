@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedmpi.errors import DeviceError
+from fedmpi.errors import UserError
 from fedmpi.mpi.placement import Device, Gpu, place, resolve, worker_index
 
 V100 = Gpu("Tesla V100-SXM2-32GB", 70)
@@ -77,7 +77,7 @@ def test_gpus_that_nobody_asked_for_are_not_checked() -> None:
 
 @pytest.mark.parametrize(("worker", "train", "server"), [(0, "cuda", "cpu"), (None, "cpu", "cuda")])
 def test_a_gpu_is_asked_for_but_absent(worker: int | None, train: str, server: str) -> None:
-    with pytest.raises(DeviceError, match="CUDA_VISIBLE_DEVICES.* mpi.device=cpu mpi.server_device=cpu$"):
+    with pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES.* mpi.device=cpu mpi.server_device=cpu$"):
         place(worker, [], train=train, server=server, built_for=[])
 
 
@@ -97,6 +97,6 @@ def test_a_gpu_is_asked_for_but_absent(worker: int | None, train: str, server: s
 )
 def test_architectures(gpu: Gpu, built_for: list[str], runs: bool) -> None:
     """One line, with the way out, where torch has no code for it."""
-    refusal = pytest.raises(DeviceError, match=f"^torch: {gpu.name} has .*sm_{gpu.capability}.*whl/cu126")
+    refusal = pytest.raises(UserError, match=f"^torch: {gpu.name} has .*sm_{gpu.capability}.*whl/cu126")
     with nullcontext() if runs else refusal:
         assert place(0, [gpu], train="cuda", server="cpu", built_for=built_for).train == "cuda:0"
