@@ -100,14 +100,13 @@ def test_clients(setup: Setup, round_number: int, state: ServerState, published:
             net, restat = client_net(setup, task, published)
             own = torch.tensor(tests.client(task.client), device=setup.data.device)
             # One example has no batch statistics.
-            has_restat = reestimates(setup.config, round_number) or len(own) == 1
-            statistics_of = restat if has_restat else None
+            statistics_of = restat if reestimates(setup.config, round_number) or len(own) == 1 else None
             points[task.client] = points_of(net, setup.data, scoring, own, evaluation.batch_size, statistics_of)
         setup.comm.allreduce_sum(points.view(torch.int64))  # one rank fills in each: the bits of the others are 0
     requested = evaluation.clients or tests.num_clients
     found = points.tolist()
     scores = [scoring.score(found[client], scoring.num_counted(tests.client(client))) for client in clients.tolist()]
-    return ClientScores(clients, np.array(scores), max(0, requested - len(clients)), scoring.name)
+    return ClientScores(clients, np.array(scores), requested - len(clients), scoring.name)
 
 
 def client_net(setup: Setup, task: Task, published: Published) -> tuple[FlatNet, tuple[np.ndarray, int]]:
