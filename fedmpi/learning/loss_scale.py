@@ -27,9 +27,8 @@ class LossScale:
         self._initial = initial
         self._scale = torch.zeros((), device=device)
         self._num_good = torch.zeros((), device=device)
-        self.left_out = torch.zeros((), device=device)
         self.num_left_out = torch.zeros((), device=device)
-        """1 if the last step was left out, else 0; and how many of this client were: 0-dim float32, on the device."""
+        """How many steps of this client were left out: 0-dim float32, on the device."""
         self.reset()
 
     def reset(self) -> None:
@@ -61,6 +60,6 @@ class LossScale:
         is_grown = self._num_good == NUM_GOOD_STEPS
         self._num_good.masked_fill_(is_grown, 0.0)
         self._scale.mul_(torch.where(is_bad, 0.5, torch.where(is_grown, 2.0, 1.0)))
-        self.left_out = is_bad.float()
-        self.num_left_out.add_(self.left_out)
-        return self.left_out
+        left_out = is_bad.float()
+        self.num_left_out.add_(left_out)
+        return left_out

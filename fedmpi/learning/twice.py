@@ -11,7 +11,6 @@ A counter in a plain attribute changes no result for a while, so the attributes 
 """
 
 import inspect
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, loss_of, plain_step
 from fedmpi.models import create
 from fedmpi.models.pretrained import digest_of
+from fedmpi.models.surgery.narrowing import fill
 from fedmpi.models.trial import fault_of_net
 from fedmpi.tensors import bytes_of
 
@@ -71,7 +71,8 @@ def check_nets(
     for number in _to_try(trainers, macs):
         net = trainers[number].net
         clients = np.split(np.resize(examples, sum(STEPS) * BATCH_SIZE), [STEPS[0] * BATCH_SIZE])
-        trial = _Trial(trainers[number], clients, seed, initial_values(net, seed))
+        fill(net.params.values(), seeds.torch_generator("self-check values", seed))
+        trial = _Trial(trainers[number], clients, seed, net.parameter.clone())
         with seeds.global_generators(trial.seed_of(2), trial.trainer.data.device):
             try:
                 digests.append(_check_net(trial, partial(make_net, number), model))
@@ -95,18 +96,6 @@ def _to_try(trainers: Sequence[LocalTrainer], macs: Sequence[float]) -> Iterator
         if not kinds <= met:
             yield number
             met |= kinds
-
-
-def initial_values(net: FlatNet, seed: int) -> Tensor:
-    """Fills a net with values of the size that keeps activations near 1; returns a copy."""
-    generator = seeds.torch_generator("self-check values", seed)
-    for value in net.params.values():
-        if value.dim() > 1:
-            bound = math.sqrt(6 / value[0].numel())
-            value.copy_(torch.empty(value.shape).uniform_(-bound, bound, generator=generator))
-        else:
-            value.fill_(1.0)
-    return net.parameter.clone()
 
 
 @dataclass(frozen=True)

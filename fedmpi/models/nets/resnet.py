@@ -32,12 +32,8 @@ MAX_BLOCKS = 100
 Blocks = Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=8)]
 
 
-def conv3x3(in_channels: int, out_channels: int, stride: int) -> nn.Conv2d:
-    return nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False)
-
-
-def conv1x1(in_channels: int, out_channels: int, stride: int) -> nn.Conv2d:
-    return nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
+def conv(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, bias=False)
 
 
 def batch_norm(channels: int) -> nn.BatchNorm2d:
@@ -49,15 +45,15 @@ class BasicBlock(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = conv3x3(in_channels, out_channels, stride)
+        self.conv1 = conv(in_channels, out_channels, 3, stride)
         self.bn1 = batch_norm(out_channels)
-        self.conv2 = conv3x3(out_channels, out_channels, 1)
+        self.conv2 = conv(out_channels, out_channels, 3)
         self.bn2 = batch_norm(out_channels)
         # A module, called twice, so that a count by hooks sees both.
         self.relu = nn.ReLU(inplace=True)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_channels != out_channels:
-            self.shortcut = nn.Sequential(conv1x1(in_channels, out_channels, stride), batch_norm(out_channels))
+            self.shortcut = nn.Sequential(conv(in_channels, out_channels, 1, stride), batch_norm(out_channels))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = self.relu(self.bn1(self.conv1(x)))
@@ -73,12 +69,12 @@ class PreBlock(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
         self.bn1 = batch_norm(in_channels)
-        self.conv1 = conv3x3(in_channels, out_channels, stride)
+        self.conv1 = conv(in_channels, out_channels, 3, stride)
         self.bn2 = batch_norm(out_channels)
-        self.conv2 = conv3x3(out_channels, out_channels, 1)
+        self.conv2 = conv(out_channels, out_channels, 3)
         self.relu = nn.ReLU(inplace=True)
         changes_shape = stride != 1 or in_channels != out_channels
-        self.shortcut = conv1x1(in_channels, out_channels, stride) if changes_shape else None
+        self.shortcut = conv(in_channels, out_channels, 1, stride) if changes_shape else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = self.relu(self.bn1(x))
@@ -90,7 +86,7 @@ def resnet(info: Inputs, width: Width, blocks: Sequence[int], *, is_pre: bool) -
     """Makes a net of `blocks` BasicBlocks or PreBlocks in each stage; (B, in_channels, H, W) -> (B, num_classes)."""
     widths = [width.of(STEM_WIDTH * 2**stage) for stage in range(len(blocks))]
     block: Callable[[int, int, int], nn.Module] = PreBlock if is_pre else BasicBlock
-    parts: dict[str, nn.Module] = {"conv1": conv3x3(info.example_shape[0], widths[0], 1)}
+    parts: dict[str, nn.Module] = {"conv1": conv(info.example_shape[0], widths[0], 3)}
     if not is_pre:
         parts |= {"bn1": batch_norm(widths[0]), "relu": nn.ReLU(inplace=True)}
     stages = nn.Sequential()

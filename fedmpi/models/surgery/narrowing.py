@@ -10,7 +10,7 @@ biases alone here: each net takes statistics of its own channels.
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import torch
@@ -28,18 +28,14 @@ Sizes = Mapping[str, tuple[int, int]]
 TOLERANCE = 1e-4
 
 
-class NarrowingError(ValueError):
-    """Why a net cannot be made narrower."""
-
-
 def leading_sizes(whole: nn.Module, examples: Tensor, classifier: str, width: Width) -> Sizes:
     """Returns the sizes of `whole` at `width`, tried out on `examples`; the layer `classifier` gives the classes.
 
-    `whole` (on the CPU) is left without values of its own. Raises `NarrowingError`, and whatever the net itself raises
+    `whole` (on the CPU) is left without values of its own. Raises `ValueError`, and whatever the net itself raises
     on channels that it does not expect.
     """
     _refuse_other_parameters(whole)
-    _fill(whole)
+    fill(whole.parameters(), torch.Generator().manual_seed(0))
     narrow = copy.deepcopy(whole)
     for norm in [*norm_layers(whole), *norm_layers(narrow)]:
         vars(norm)["forward"] = partial(_affine, norm)
@@ -50,12 +46,12 @@ def leading_sizes(whole: nn.Module, examples: Tensor, classifier: str, width: Wi
         _keep_leading(whole, narrow)
         expected = whole.eval()(examples)
     if outputs.shape != expected.shape:
-        raise NarrowingError(f"its layer {classifier!r} alone does not write the classes")
+        raise ValueError(f"its layer {classifier!r} alone does not write the classes")
     if not bool(expected.isfinite().all()):
-        raise NarrowingError("it gives no finite numbers on the first examples")
+        raise ValueError("it gives no finite numbers on the first examples")
     largest = float(expected.abs().max())
     if not largest or not float((outputs - expected).abs().max()) <= TOLERANCE * largest:
-        raise NarrowingError("it joins, mixes or averages channels, so that its leading ones are no net of their own")
+        raise ValueError("it joins, mixes or averages channels, so that its leading ones are no net of their own")
     return sizes
 
 
@@ -84,21 +80,21 @@ def _refuse_other_parameters(net: nn.Module) -> None:
         is_known = type(part) in (*WEIGHTED, nn.Embedding) or isinstance(part, Norm)
         said = f"module {name!r} ({type(part).__name__})" if name else f"the net itself ({type(part).__name__})"
         if not is_known and any(True for _ in part.parameters(recurse=False)):
-            raise NarrowingError(f"{said} has parameters of a kind that cannot be cut")
+            raise ValueError(f"{said} has parameters of a kind that cannot be cut")
         if isinstance(part, _ConvNd) and part.groups not in (1, part.in_channels):
-            raise NarrowingError(f"{said} is a grouped convolution")
+            raise ValueError(f"{said} is a grouped convolution")
         if isinstance(part, nn.LayerNorm) and len(part.normalized_shape) > 1:
-            raise NarrowingError(f"{said} normalizes several axes together")
+            raise ValueError(f"{said} normalizes several axes together")
     if len([*net.named_parameters(remove_duplicate=False)]) > len([*net.parameters()]):
-        raise NarrowingError("two of its layers share a parameter")
+        raise ValueError("two of its layers share a parameter")
 
 
-def _fill(net: nn.Module) -> None:
+def fill(values: Iterable[Tensor], generator: torch.Generator) -> None:
     """Draws values that keep activations near 1 and let every channel be seen, biases and norms included."""
-    generator = torch.Generator().manual_seed(0)
-    for value in net.parameters():
+    for value in values:
         high = math.sqrt(6 / value[0].numel()) if value.dim() > 1 else 1.5
-        value.data.uniform_(-high if value.dim() > 1 else 0.5, high, generator=generator)
+        low = -high if value.dim() > 1 else 0.5
+        value.data.copy_(torch.empty(value.shape).uniform_(low, high, generator=generator))
 
 
 def _affine(norm: nn.Module, x: Tensor) -> Tensor:
@@ -136,7 +132,7 @@ def _size(part: nn.Module, x: Tensor, width: Width) -> tuple[int, int]:
         each = part.out_channels // part.in_channels
         return (width.of(part.out_channels) if part.groups == 1 else each * inputs), inputs
     if isinstance(part, nn.GroupNorm) and inputs % part.num_groups:
-        raise NarrowingError(f"a GroupNorm has {part.num_groups} groups, which {inputs} channels cannot share equally")
+        raise ValueError(f"a GroupNorm has {part.num_groups} groups, which {inputs} channels cannot share equally")
     return inputs, inputs
 
 
