@@ -288,6 +288,14 @@ def paused(launched: Launched, rank: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+def await_event(is_so: Callable[[], bool], problem: str) -> None:
+    """Looks every 10 ms whether it is so; fails with the problem if that takes too long."""
+    deadline = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < deadline, problem
+        time.sleep(0.01)
+
+
 def kill(launched: Launched, *ranks: int) -> None:
     pids = ranks_of(launched)
     for rank in ranks:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from launched import environment
@@ -129,13 +129,15 @@ class Cluster:
         self.control(str(_path("slurmctld")))
         for node in (self.host, f"{self.host}2"):
             self.control(str(_path("slurmd")), "-N", node)
-        deadline = time.monotonic() + LIMIT_S
-        while self.control("sinfo", "--noheader", "--format=%t %D", check=False).split() != ["idle", "2"]:
-            assert time.monotonic() < deadline, self._logs()
-            time.sleep(0.2)
+        nodes = ("sinfo", "--noheader", "--format=%t %D")
+        self.wait_until(lambda: self.control(*nodes, check=False).split() == ["idle", "2"])
 
-    def _logs(self) -> str:
-        return "\n".join(path.read_text(errors="replace")[-4000:] for path in self.folder.glob("*.log"))
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Looks every 10 ms; an assertion with all logs if it takes too long."""
+        deadline = time.monotonic() + LIMIT_S
+        while not is_so():
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.01)
 
     def control(self, *command: str, check: bool = True) -> str:
         """What a command of Slurm prints; it must succeed if `check`."""
@@ -162,20 +164,19 @@ class Cluster:
 
     def wait_until_left(self, job: str) -> list[Mapping[str, str]]:
         """Until no task of the job is in the queue."""
-        deadline = time.monotonic() + LIMIT_S
-        # For a moment a job may be CONFIGURING, or in no list at all.
-        while not (states := {state["JobState"] for state in self.jobs(job)}) or states - ENDED:
-            assert time.monotonic() < deadline, f"{self.jobs(job)}\n{self.log()}\n{self._logs()}"
-            time.sleep(0.1)
+
+        def has_left() -> bool:
+            """For a moment a job may be CONFIGURING, or in no list at all."""
+            states = {state["JobState"] for state in self.jobs(job)}
+            return bool(states) and states <= ENDED
+
+        self.wait_until(has_left)
         return self.jobs(job)
 
     def end_jobs(self) -> None:
         """All that are in the queue. A slurmd that ends leaves their processes behind."""
         self.control("scancel", "--user=root")
-        deadline = time.monotonic() + LIMIT_S
-        while self.control("squeue", "--noheader"):
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.1)
+        self.wait_until(lambda: not self.control("squeue", "--noheader"))
 
     def start_again(self, job: str) -> None:
         """A requeued job, without the two minutes that Slurm lets it wait.
@@ -187,8 +188,8 @@ class Cluster:
 
     def log(self) -> str:
         """Of all jobs, then of Slurm itself."""
-        jobs = (path.read_text(errors="replace") for path in sorted(self.project.glob("*.log")))
-        return "\n".join([*jobs, self._logs()])
+        jobs = [path.read_text(errors="replace") for path in sorted(self.project.glob("*.log"))]
+        return "\n".join([*jobs, *(path.read_text(errors="replace")[-4000:] for path in self.folder.glob("*.log"))])
 
 
 def free_ports(count: int) -> list[int]:

@@ -99,6 +99,8 @@ def _place(text: str) -> str:
     return text
 
 
+Task = Literal["classification", "token_classification", "regression", "multi_label"]
+"""What a net predicts of an example: its class, each token's class, numbers, or which of some labels it has."""
 _LABELS = ("classification", "multi_label")
 METRICS = {
     **dict.fromkeys(("f1_macro", "auc"), _LABELS),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedmpi.config.fields import DATA_PLACES, METRICS, Section
+from fedmpi.config.fields import DATA_PLACES, METRICS, Section, Task
 from fedmpi.config.schema import Config
 from fedmpi.config.yaml_text import found
 from fedmpi.data.subset import Ints, choose
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 NumExamples = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Kind = Literal["image", "vector", "tokens"]
 Part = Literal["train", "test"]
-Task = Literal["classification", "token_classification", "regression", "multi_label"]
-"""What a net predicts of an example: its class, each token's class, numbers, or which of some labels it has."""
 Arrays: TypeAlias = Mapping[str, NDArray[Any] | None]
 
 DTYPES = {"image": "uint8", "vector": "float32"}

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, create_model
 
-from fedmpi.config.fields import Folder, Section, free
+from fedmpi.config.fields import Folder, Section, Task, free
 from fedmpi.config.keywords import Keywords
 from fedmpi.data.batches import with_examples
 from fedmpi.data.dataset import (
@@ -23,7 +23,6 @@ from fedmpi.data.dataset import (
     Dataset,
     Kind,
     Part,
-    Task,
     check,
     classes_of,
     number_groups,

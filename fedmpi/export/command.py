@@ -5,7 +5,7 @@ import os
 import tempfile
 import time
 from argparse import Namespace
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -151,23 +151,21 @@ def latency(answers: Answers, inputs: Tensor) -> str:
 class Checked:
     """Answers to the test examples of a net, beside its own."""
 
-    expected: int
-    """Correct answers of the net."""
+    own: Accuracy
     correct: int
-    num_tested: int
     num_other: int
     """Predictions that are not the net's own."""
     largest_difference: float
     """Between two logits."""
-    num_allowed: int = 0
+    num_allowed: int
     """Predictions that may differ."""
 
     @property
     def holds(self) -> bool:
-        return max(abs(self.correct - self.expected), self.num_other) <= self.num_allowed
+        return max(abs(self.correct - self.own.correct), self.num_other) <= self.num_allowed
 
     def verdict(self) -> str:
-        counts = f"{self.correct} of {self.num_tested} right, expected {self.expected}"
+        counts = f"{self.correct} of {self.own.num_tested} right, expected {self.own.correct}"
         return f"{'ok' if self.holds else 'FAIL'}: {counts}; {self.difference()}"
 
     def difference(self) -> str:
@@ -180,11 +178,11 @@ def check_file(path: Path, trained: TrainedNet, form: Pt2) -> Checked:
     """
     sums_otherwise = form.name == "onnx" or trained.is_cut
     num_allowed = max(1, int(trained.accuracy.num_tested * _TOLERANCE)) if sums_otherwise else 0
-    return replace(compared(form.load(path, trained), trained), num_allowed=num_allowed)
+    return compared(form.load(path, trained), trained, num_allowed)
 
 
 @torch.no_grad()
-def compared(answers: Answers, trained: TrainedNet) -> Checked:
+def compared(answers: Answers, trained: TrainedNet, num_allowed: int = 0) -> Checked:
     correct = 0
     num_other = 0
     largest = 0.0
@@ -194,4 +192,4 @@ def compared(answers: Answers, trained: TrainedNet) -> Checked:
         correct += int((found.argmax(1) == targets).sum())
         num_other += int((found.argmax(1) != own.argmax(1)).sum())
         largest = max(largest, float((found - own).abs().max()))
-    return Checked(trained.accuracy.correct, correct, trained.accuracy.num_tested, num_other, largest)
+    return Checked(trained.accuracy, correct, num_other, largest, num_allowed)

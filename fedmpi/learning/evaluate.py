@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby, product
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,15 +19,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedmpi import seeds
+from fedmpi.config.fields import Task
 from fedmpi.config.schema import Train
 from fedmpi.data.batches import DeviceData, batch_bounds
 from fedmpi.exactsum import StatisticSum
 from fedmpi.learning import bn
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import Loss, MaskedCrossEntropy, loss_of
-
-if TYPE_CHECKING:
-    from fedmpi.data.dataset import Task
 
 Bounds = tuple[int, int]
 Unit = tuple[int, Bounds]

@@ -13,19 +13,16 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedmpi import registry
+from fedmpi.config.fields import Task
 from fedmpi.config.schema import Train
 from fedmpi.data.batches import DeviceData, Draws, batch_bounds
 from fedmpi.learning.flat import FlatNet
-
-if TYPE_CHECKING:
-    from fedmpi.data.dataset import Task
 
 # The code of arXiv:2111.14655 ends a client's local training at this loss, or at one that is not a number.
 LARGEST_LOSS = 1000.0

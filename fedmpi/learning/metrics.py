@@ -2,24 +2,20 @@
 trials of a user's metrics and loss.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedmpi import registry, seeds
+from fedmpi.config.schema import Train
+from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import ConfigError, UnknownError, one_line, users_code
 from fedmpi.learning.twice import variables_of
 from fedmpi.models import trial
-
-if TYPE_CHECKING:
-    from fedmpi.config.schema import Train
-    from fedmpi.data.dataset import DataInfo
 
 Metric = Callable[[np.ndarray, np.ndarray], Any]
 """targets (classes int64 (N,), else float32 (N, outputs)), outputs float32 (N, outputs) -> a number."""

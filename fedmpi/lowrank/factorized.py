@@ -15,6 +15,7 @@ and `v_matrix` are views.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -133,6 +134,26 @@ class FactorizedLayer:
     def v_matrix(self, v_weight: torch.Tensor) -> torch.Tensor:
         """Maps (n, r, *kernel) to (r, N); a view if `v_weight` is channels_last."""
         return channels_inside(v_weight).reshape(-1, v_weight.shape[1]).t()
+
+    @torch.no_grad()
+    def add_decay(self, params: Params, grads: Params, coefficient: float) -> None:
+        """Adds the gradient of (coefficient / 2) ||U V||_F^2 to `grads`, in place, between backward and the optimizer's
+        step: coefficient U (V V^T) for U (M, r), and coefficient (U^T U) V for V (r, N).
+
+        Khodak, Tenenholtz, Mackey, Fusi, "Initialization and regularization of factorized neural layers",
+        arXiv:2105.01029; FedHM, 2.3. Kernels lie in channels_last. O(r^2 (M + N)) multiply-adds; nothing larger than
+        (r, r) is allocated, and nothing waits for the device.
+        """
+        name_u, name_v = self.factor_names
+        u = self.u_matrix(params[name_u]).t()  # (r, M)
+        v = self.v_matrix(params[name_v]).t()  # (N, r)
+        channels_inside(grads[name_u]).view(u.shape).addmm_(v.t() @ v, u, alpha=coefficient)
+        channels_inside(grads[name_v]).view(v.shape).addmm_(v, u @ u.t(), alpha=coefficient)
+
+    def decay_macs(self, specs: Mapping[str, Spec]) -> int:
+        """Returns the multiply-adds of `add_decay`, 2 r^2 (M + N)."""
+        u, v = (specs[name] for name in self.factor_names)
+        return 2 * u.shape[0] * (u.num_elements + v.num_elements)
 
     # What a server that keeps dense weights publishes of a layer: once a round, at the largest r that some tier needs.
 

@@ -1,8 +1,8 @@
 """Layers as sums of principal kernels, of which a client holds some. PriSM, arXiv:2208.13141, 3.2.
 
-At full rank R = min(M, N) a layer is the sum of R kernels of rank one, most important first: filter
-i of `u` and column i of `v`, the square root of sigma_i in both (`unroll_order` "output"). A client
-holds r of them, and of `v` the leading q rows.
+At full rank R = min(M, N) a layer is the sum of R kernels of rank one, most important first: filter i of `u` and column
+i of `v`, the square root of sigma_i in both (`unroll_order` "output"). A client holds r of them, and of `v` the leading
+q rows.
 
 Differences from the paper: sigma is not a parameter of its own but merged, as in the authors' code.
 """
@@ -50,10 +50,9 @@ def draw_kernels(
     """Draws for each layer r kernels without replacement, p_i = sigma_i^kappa / sum (eq. 2), in order; int64 on the
     CPU.
 
-    Each kernel has an exponential clock of rate sigma_i^kappa, and the r that ring first are taken:
-    the same as drawing one after another, each time in proportion to what is left (Efraimidis and
-    Spirakis, "Weighted random sampling with a reservoir", 2006). In logarithms, so that no power
-    overflows; kernels of sigma 0 come last.
+    Each kernel has an exponential clock of rate sigma_i^kappa, and the r that ring first are taken: the same as drawing
+    one after another, each time in proportion to what is left (Efraimidis and Spirakis, "Weighted random sampling with
+    a reservoir", 2006). In logarithms, so that no power overflows; kernels of sigma 0 come last.
     """
     drawn = []
     for values, r in zip(sigma, sizes, strict=True):

@@ -105,9 +105,7 @@ class Adapters(Method):
         return self.model_specs | self.part_specs(*self.averages)
 
     def initial_state(self) -> Params:
-        values = super().initial_state() | self.start
-        specs = self.state_specs().items()
-        return {name: values[name].clone() if name in values else torch.zeros(spec.shape) for name, spec in specs}
+        return {name: self.start.get(name, value).clone() for name, value in super().initial_state().items()}
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         return self.model_specs | self.part_specs(*self.sends)

@@ -1,7 +1,7 @@
 """The base of methods whose clients train two factors in place of a layer's weight: FedHM, PriSM and its baseline.
 
-Frobenius decay (`lowrank/decay.py`) takes the place of weight decay on the factors. An LSTM's gates are layers of their
-own, each factorized and sent like any other.
+Frobenius decay (`FactorizedLayer.add_decay`) takes the place of weight decay on the factors. An LSTM's gates are layers
+of their own, each factorized and sent like any other.
 """
 
 from collections.abc import Container
@@ -11,7 +11,6 @@ from typing import Any, Literal
 from torch import nn
 
 from fedmpi.learning.flat import FlatNet
-from fedmpi.lowrank.decay import decay_layers_, decay_macs
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import open_lstms
 from fedmpi.lowrank.rule import Rule, plan_layers
@@ -62,9 +61,10 @@ class FactorMethod(ServerMethod):
     def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
         """Counts the Frobenius decay."""
         specs = self.tier_specs[tier]
-        macs = decay_macs(self._layers_in(specs), specs)
+        macs = sum(layer.decay_macs(specs) for layer in self._layers_in(specs))
         return replace(super().count_steps(tier, num_examples, share), macs_per_update=macs)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds the gradient of lambda/2 |U V|_F^2 over the ranks and rows that the client holds."""
-        decay_layers_(self._layers_in(net.params), net.params, net.grads, self.lambda_)
+        for layer in self._layers_in(net.params):
+            layer.add_decay(net.params, net.grads, self.lambda_)

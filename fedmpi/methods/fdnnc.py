@@ -156,10 +156,9 @@ class FDNNC(Method):
 
     def initial_state(self) -> Params:
         state = super().initial_state()
-        specs = self.state_specs()
         if not self.blocks[BIG]:
             state |= self._factors(state)
-        return {name: state[name] if name in state else torch.zeros(spec.shape) for name, spec in specs.items()}
+        return {name: state[name] for name in self.state_specs()}
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         specs: dict[str, Spec] = {}
@@ -183,7 +182,9 @@ class FDNNC(Method):
             if u in state and (bool(state[u].any()) or f"{layer.name}.weight" not in state):
                 factors |= {u: state[u], v: state[v]}
             else:
-                factors[u], factors[v], _ = layer.decompose(state[f"{layer.name}.weight"], _r(layer))
+                factors[u], factors[v], _ = layer.decompose(
+                    state[f"{layer.name}.weight"], layer.r(self.options.rank_ratio)
+                )
         return factors
 
     def _weights(self, state: Params) -> Params:
@@ -229,9 +230,8 @@ class FDNNC(Method):
         """Returns W+ = (A B^T + W) / 2, and likewise what both nets share; without a big device W has not moved."""
         both = state | small
         both |= self._weights(both)
-        prefix = (
-            _PARKED if int(state.get(_PARKED_IN, -1)) == round_number else ""
-        )  # not of a round without small devices
+        is_parked = int(state.get(_PARKED_IN, -1)) == round_number  # not in a round without small devices
+        prefix = _PARKED if is_parked else ""
         merged = {name: (both[name] + state[prefix + name]) / 2 for name in self.model_specs}
         return self._outdated({name: state[name] for name in self.state_specs()} | merged)
 
@@ -304,13 +304,11 @@ def _plan_layers(net: nn.Module, options: FDNNCOptions) -> Iterator[FactorizedLa
     overrides = dict(options.layer_ranks)
     overrides.setdefault("*", options.rank_ratio)
     for layer in plan_layers(net, Rule(overrides=overrides)):
-        if layer.kernel is None and layer.growth(r := _r(layer)) < 0:
+        asked = layer.fixed
+        assert asked is not None  # one of the patterns has matched
+        r = asked if isinstance(asked, int) else max(1, round(asked * min(layer.matrix_shape)))
+        if layer.kernel is None and layer.growth(r) < 0:
             yield replace(layer, fixed=r)
-
-
-def _r(layer: FactorizedLayer) -> int:
-    assert layer.fixed is not None  # one of the patterns has matched
-    return layer.fixed if isinstance(layer.fixed, int) else max(1, round(layer.fixed * min(layer.matrix_shape)))
 
 
 def _half_squared_error(output: Tensor, targets: Tensor) -> Tensor:

@@ -57,9 +57,6 @@ class FedNova(Method):
     def state_specs(self) -> dict[str, Spec]:
         return self.model_specs | {STEPS: Spec((1,))}
 
-    def initial_state(self) -> Params:
-        return super().initial_state() | {STEPS: torch.zeros(1)}
-
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         return self.model_specs
 

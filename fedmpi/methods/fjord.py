@@ -34,7 +34,7 @@ from torch.nn.functional import cross_entropy
 from fedmpi.config.fields import Positive, Shares
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, batches_of, gradients, num_steps, step_sizes
+from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, gradients, step_sizes
 from fedmpi.methods.values import Client, ClientLoad, LocalWork, Passes, Training, generator_of
 from fedmpi.methods.widths import WidthMethod, WidthOptions
 from fedmpi.models.surgery.groups import Index
@@ -102,11 +102,9 @@ class Fjord(WidthMethod):
 
     def drawn(self, client: Client) -> Mapping[str, object]:
         """Returns the width of each step."""
-        train = self.context.train
         numbers = self._draw_nets(client.task, self._most_steps(client.task))
-        num_batches = len(batches_of(train, len(client.examples)))
-        steps = num_steps(num_batches, train.local_epochs, train.local_steps, client.task.share)
-        return {"widths": [self.options.widths[number] for number in islice(numbers, steps)]}
+        sizes = step_sizes(self.context.train, len(client.examples), client.task.share)
+        return {"widths": [self.options.widths[number] for number in islice(numbers, len(sizes))]}
 
     def _step(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, tier: int, number: int) -> Tensor:
         """Computes the gradients of one mini-batch, of net `number` within that of the tier."""

@@ -147,8 +147,11 @@ class Method:
         return {name: name for name in self.state_specs()}
 
     def initial_state(self) -> Params:
-        """Returns the state before round 1, a function of the seed alone."""
-        return {name: value.detach().clone() for name, value in self.context.make().named_parameters()}
+        """Returns the state before round 1, a function of the seed alone: the model's parameters, and zeros for what
+        else `state_specs` names."""
+        state = {name: value.detach().clone() for name, value in self.context.make().named_parameters()}
+        missing = {name: torch.zeros(spec.shape) for name, spec in self.state_specs().items() if name not in state}
+        return state | missing
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         """Returns names and shapes of what these nets (by number) are made of, without asking another rank."""

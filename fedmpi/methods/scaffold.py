@@ -61,10 +61,6 @@ class Scaffold(Method):
     def state_specs(self) -> dict[str, Spec]:
         return self.model_specs | {CONTROL + name: spec for name, spec in self.model_specs.items()}
 
-    def initial_state(self) -> Params:
-        model = super().initial_state()
-        return model | zeros_like(model, CONTROL)
-
     def bound(self, name: str, magnitude: float) -> float:
         return super().bound(name, magnitude) if name in self.model_specs else LARGEST_CONTROL
 

@@ -34,8 +34,8 @@ _WRITE = "where it was made, write torch.save(net.state_dict(), FILE)"
 _WRAPPERS = ("module.", "_orig_mod.")
 """What DataParallel and torch.compile put before all names."""
 
-_values: dict[tuple[str, str], Tensor] = {}
-"""(name, digest) -> the one copy of a frozen tensor in this process."""
+_values: dict[str, Tensor] = {}
+"""`digest_of` a frozen tensor, with its name -> its one copy in this process."""
 
 
 class KeptStatistics(nn.Module):
@@ -229,7 +229,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 def with_one_copy(net: nn.Module) -> nn.Module:
     """Puts what this process has already in place of equal frozen values: the nets of all tiers share them."""
     for name, value in frozen_values(net).items():
-        put_buffer(net, name, _values.setdefault((name, digest_of({name: value})), value))
+        put_buffer(net, name, _values.setdefault(digest_of({name: value}), value))
     return net
 
 
@@ -244,14 +244,14 @@ def digest_of(values: Mapping[str, Tensor]) -> str:
 
 def copies() -> dict[str, np.ndarray]:
     """Returns the bytes of the frozen values of this process, by a name for each."""
-    return {f"{name} {digest}": bytes_of(value).numpy() for (name, digest), value in _values.items()}
+    return {digest: bytes_of(value).numpy() for digest, value in _values.items()}
 
 
 def use_copies(arrays: Mapping[str, np.ndarray]) -> None:
     """Puts arrays of the same bytes and names in place of `copies`; nets that are made from then on have them."""
-    for (name, digest), value in [*_values.items()]:
-        if (found := arrays.get(f"{name} {digest}")) is not None:
-            _values[name, digest] = torch.from_numpy(found).view(value.dtype).view(value.shape)
+    for digest, value in _values.items():
+        if digest in arrays:
+            _values[digest] = torch.from_numpy(arrays[digest]).view(value.dtype).view(value.shape)
 
 
 def forget() -> None:

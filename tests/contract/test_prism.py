@@ -49,36 +49,23 @@ def numbered_state(method: OrthDrop) -> Params:
     return state
 
 
-def test_eq_5_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eq_5_by_hand() -> None:
     """3 x 3 in kernels of rank one; r = q = 1. Clients 0 and 1 draw kernel 0, client 2 kernel 2.
 
     Kernel 0 is the mean of two, (1 + 3) / 2 and so on, kernel 1 stays, kernel 2 is client 2's. Of v only the first row
     is anybody's: (5 + 7) / 2, the server's 12, client 2's 8. The bias is everybody's: (3 + 6 + 0) / 3."""
     method = Prism(context(PrismOptions(keep_ratio=(1 / 3,)), one_layer))
     state = numbered_state(method)
-    drawn = {0: 0, 1: 0, 2: 2}
-    clients = iter(())
-
-    def draw(sigma: object, sizes: list[int], kappa: float, generator: object) -> list[Tensor]:
-        assert sizes == [1]
-        return [torch.tensor([drawn[next(clients)]])]
-
-    monkeypatch.setattr(prism_module, "draw_kernels", draw)
+    sigma = {0: [1e6, 1.0, 1.0], 1: [1e6, 1.0, 1.0], 2: [1.0, 1.0, 1e6]}
     sent = {0: ([1.0, 2, 3], 5.0, 3.0), 1: ([3.0, 2, 1], 7.0, 6.0), 2: ([-1.0, -2, -3], 8.0, 0.0)}
-    uploads = {
-        client: {
-            "0.u.weight": torch.tensor([kernel]),
-            "0.v.weight": torch.tensor([[row]]),
-            "0.bias": torch.full((3,), bias),
-            "1.weight": state["1.weight"],
-            "1.bias": state["1.bias"],
-        }
-        for client, (kernel, row, bias) in sent.items()
-    }
-    clients = iter([0, 1, 2, 0, 1, 2])  # each is asked for once when it is added and once for the weights
-    tasks = [Task(client, 0, 1, "train", 1, 1.0) for client in uploads]
-    of_clients = ((Client(task, state, np.arange(1), 0), uploads[task.client]) for task in tasks)
-    results = exchanged(method, state, *of_clients)
+    uploads = []
+    for number, (kernel, row, bias) in sent.items():
+        published = state | {SIGMA: torch.tensor(sigma[number])}  # so that the kernel is certain
+        client = Client(Task(number, 0, 1, "train", 1, 1.0), published, np.arange(1), 0)
+        factors = {"0.u.weight": torch.tensor([kernel]), "0.v.weight": torch.tensor([[row]])}
+        rest = {"0.bias": torch.full((3,), bias), "1.weight": state["1.weight"], "1.bias": state["1.bias"]}
+        uploads.append((client, factors | rest))
+    results = exchanged(method, state, *uploads)
     assert results.means["0.u.weight"].tolist() == [[2, 2, 2], [4, 5, 6], [-1, -2, -3]]
     assert results.means["0.v.weight"].tolist() == [[6, 12, 8], [21, 22, 23], [31, 32, 33]]
     assert results.means["0.bias"].tolist() == [3, 3, 3]

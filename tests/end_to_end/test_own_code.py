@@ -13,16 +13,10 @@ from small_runs import finished
 from fedmpi.data import own
 
 SOURCE = Path(__file__).resolve().parents[1] / "own_data.py"
-SMALL = (
-    "model.name=mlp",
-    "method.name=fedavg",
-    "clients.count=4",
-    "clients.per_round=2",
-    "train.local_epochs=1",
-    "output.progress=plain",
-    "output.tensorboard=false",
-    "output.report=false",
-)
+SMALL = """
+    model.name=mlp method.name=fedavg clients.count=4 clients.per_round=2 train.local_epochs=1
+    output.progress=plain output.tensorboard=false output.report=false
+""".split()
 OWN = ("data.name=mysets:blobs", "partition.name=mysets:rows")
 
 

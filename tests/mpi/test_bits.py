@@ -5,7 +5,6 @@ losses, client memories and protocol bytes must be the same, to the last bit.
 """
 
 import contextlib
-import time
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -15,6 +14,7 @@ import brought_nets
 import method_cases
 import pytest
 from fast import fast
+from launched import await_event
 from same_bits import Bits, References
 from small_runs import finished, run_all, small_config
 
@@ -32,8 +32,6 @@ from fedmpi.store.run_dir import RunDir
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
-LIMIT_S = 600.0
-"""This only ends a hang."""
 UNEVEN = ("partition.name=class_dirichlet", "partition.alpha=0.5", "train.augment=true")
 DYNAMIC = (*UNEVEN, "clients.tier_assignment=dynamic")
 CASES: dict[str, tuple[str, ...]] = {
@@ -87,10 +85,7 @@ def test_dense_clients_train_while_rank_0_factorizes(bits: Bits, monkeypatch: py
     simulate = train_round.simulate_client
 
     def decompose_later(*arguments: Any) -> Any:
-        began_s = time.monotonic()
-        while not has_begun.exists():
-            assert time.monotonic() - began_s < LIMIT_S, "no worker trains before it has the factors"
-            time.sleep(0.01)
+        await_event(has_begun.exists, "no worker trains before it has the factors")
         return decompose(*arguments)
 
     def begin(*arguments: object) -> object:
@@ -280,10 +275,10 @@ def test_memories_of_the_next_round_survive_a_slow_save(bits: Bits, monkeypatch:
     save = checkpoint.save
 
     def slow_save(folder: RunDir, snapshot: checkpoint.Snapshot, *more: object) -> Path:
-        until = time.monotonic() + LIMIT_S
-        while snapshot.round < config.rounds and not list(folder.path.glob(f"memory/*/*/{snapshot.round + 1}-*")):
-            assert time.monotonic() < until, f"no worker is in round {snapshot.round + 1}"
-            time.sleep(0.01)
+        number = snapshot.round + 1
+        if number <= config.rounds:
+            written = partial(folder.path.glob, f"memory/*/*/{number}-*")
+            await_event(lambda: any(written()), f"no worker is in round {number}")
         return save(folder, snapshot, *more)
 
     monkeypatch.setattr(checkpoint, "save", slow_save)

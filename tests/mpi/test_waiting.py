@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fast import fast
+from launched import LIMIT_S
 
 from fedmpi.mpi.communicator import Communicator
 
@@ -14,8 +15,6 @@ pytestmark = pytest.mark.mpi(min_size=2)
 
 # So long do all others wait for the late rank, by their own clocks.
 LATE_S = 0.8
-LIMIT_S = 600.0
-"""This only ends a hang."""
 # Measured on 2 cores with 5 ranks: 2-6 %. A rank that polls without sleeping has 100 %, or half on a shared core.
 LARGEST_SHARE = 0.3
 BLOCK = 64

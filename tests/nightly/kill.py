@@ -35,7 +35,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from launched import environment, kill_all, started
+from launched import LIMIT_S, environment, kill_all, started
 
 from fedmpi import methods, registry
 from fedmpi.check.bits import difference
@@ -53,8 +53,6 @@ from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 
 HERE = Path(__file__).parent
-LIMIT_S = 600.0
-"""A start here takes seconds; this only ends a hang."""
 HANGS = -1
 """Stands for the exit code of a start that was ended after `LIMIT_S`."""
 SERVER_STAGES: tuple[Stage, ...] = ("communication", "aggregation", "svd", "evaluation", "saving")

@@ -4,13 +4,11 @@ import contextlib
 import os
 import re
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from slurm_cluster import LIMIT_S, ROOT, Cluster
+from slurm_cluster import ROOT, Cluster
 from small_runs import SMALL, Finished, finished, run_all
 
 from fedmpi.config.load import load
@@ -44,13 +42,6 @@ def must_end_well(cluster: Cluster, job: str) -> None:
         assert (state["JobState"], state["ExitCode"]) == ("COMPLETED", "0:0"), f"{state}\n{cluster.log()}"
 
 
-def wait_for(is_so: Callable[[], bool], cluster: Cluster) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not is_so():
-        assert time.monotonic() < deadline, cluster.log()
-        time.sleep(0.01)
-
-
 def config_of(cluster: Cluster, rounds: int) -> str:
     """Its path; a job reads it at each start."""
     path = cluster.project / "rounds.yaml"
@@ -67,7 +58,7 @@ def state_of(cluster: Cluster, job: str) -> tuple[str, str]:
 def goes_back(cluster: Cluster, job: str, run_dir: RunDir) -> int:
     """Signalled in the middle, put back into the queue, and started again with few rounds left; how many in all."""
     cluster.control("scancel", "--signal=USR1", "--batch", job)
-    wait_for(lambda: state_of(cluster, job) == ("PENDING", "1"), cluster)
+    cluster.wait_until(lambda: state_of(cluster, job) == ("PENDING", "1"))
     rounds = len(finished(run_dir.path).records) + 5
     assert (run_dir.path / "requeued").read_text() == f"{job} 0\n"
     config_of(cluster, rounds)
@@ -129,9 +120,9 @@ def test_a_signalled_run_goes_on_after_its_requeue(cluster: Cluster, tmp_path: P
     edits = {**NO_CONFIG, r"^start=\(mpirun": "start=(mpirun --with-ft ulfm"}
     job = cluster.submit(FILE, config, *words, edits=edits, options=FIVE)
     run_dir = RunDir(cluster.project / RUN)
-    wait_for(lambda: len(read_records(run_dir)) >= 2, cluster)
+    cluster.wait_until(lambda: len(read_records(run_dir)) >= 2)
     os.kill(rank_of_job(job, 2), signal.SIGKILL)
-    wait_for(lambda: any("losses" in record for record in read_records(run_dir)), cluster)
+    cluster.wait_until(lambda: any("losses" in record for record in read_records(run_dir)))
     goes_back(cluster, job, run_dir)
     must_end_well(cluster, job)
     assert not (run_dir.path / "requeued").exists()
@@ -158,12 +149,12 @@ def test_a_task_goes_back_into_the_queue_alone(cluster: Cluster) -> None:
     edits = {r"configs/fedhm_digits\.yaml": config_of(cluster, ENDLESS)}
     job = cluster.submit(FILE, *LONG, "evaluation.every=20", edits=edits, options=("--array=1-2", "--ntasks=3"))
     runs = {task: RunDir(cluster.project / "runs" / f"fedhm-seed{task - 1}") for task in (1, 2)}
-    wait_for(lambda: all(len(read_records(run)) >= 2 for run in runs.values()), cluster)
+    cluster.wait_until(lambda: all(len(read_records(run)) >= 2 for run in runs.values()))
     (namesake,) = (int(task["ArrayTaskId"]) for task in cluster.jobs(job) if task["JobId"] == job)
     rounds, other = goes_back(cluster, f"{job}_{namesake}", runs[namesake]), runs[3 - namesake]
     assert state_of(cluster, f"{job}_{3 - namesake}") == ("RUNNING", "0"), cluster.log()
     done = len(read_records(other))
-    wait_for(lambda: len(read_records(other)) > done, cluster)
+    cluster.wait_until(lambda: len(read_records(other)) > done)
     cluster.control("scancel", f"{job}_{3 - namesake}")
     must_end_well(cluster, f"{job}_{namesake}")
     assert len(finished(runs[namesake].path).records) == rounds

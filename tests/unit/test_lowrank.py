@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from fedmpi.lowrank.decay import decay_layers_
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.kernels import draw_kernels, effective_number, refreshed, singular_values
 from fedmpi.lowrank.modules import LowRank, factorize_net, kernel_net, open_lstms
@@ -107,7 +106,7 @@ def test_frobenius_decay_is_the_gradient(unroll: str, kernel: tuple[int, int] | 
     penalty = 0.5 * 0.3 * (layer.u_matrix(u) @ layer.v_matrix(v)).square().sum()
     slopes = torch.autograd.grad(penalty, (u, v))
     expected = [given + slope for given, slope in zip(grads.values(), slopes, strict=True)]
-    decay_layers_([layer], params, grads, 0.3)
+    layer.add_decay(params, grads, 0.3)
     torch.testing.assert_close([*grads.values()], expected, rtol=0, atol=1e-12)
 
 
