@@ -76,7 +76,10 @@ MAX_NUMBER = 1e12
 Positive = Annotated[float, Field(gt=0, le=MAX_NUMBER, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
+ShareOrZero = Annotated[float, Field(ge=0, le=1)]
+PartialShare = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+CountOrZero = Annotated[int, Field(ge=0, le=2**31 - 1)]
 MAX_TIERS = 32
 """A net is built and tested for each tier; the papers have five at most."""
 # YAML has lists, frozen sections have tuples: the one conversion that is let through.

@@ -122,6 +122,10 @@ class FactorizedLayer:
         """Maps the weights of `u` and `v`, at any rank, to the dense weight that they stand for, contiguous."""
         return self.lifted(u_weight, v_weight).contiguous()
 
+    def product(self, params: Params) -> torch.Tensor:
+        """Returns the dense weight that the layer's factors among `params` stand for, as `lift` does."""
+        return self.lift(*(params[name] for name in self.factor_names))
+
     def lifted(self, u_weight: torch.Tensor, v_weight: torch.Tensor) -> torch.Tensor:
         """Returns what `lift` does as it comes out of the product V^T U^T, without a copy: inputs lie innermost in
         memory, as in channels_last."""

@@ -30,14 +30,13 @@ Differences from the paper:
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from fedmpi import seeds
-from fedmpi.config.fields import Count
+from fedmpi.config.fields import Count, PartialShare, ShareOrZero
 from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
@@ -46,7 +45,7 @@ from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
-from fedmpi.methods.protocol import ROUND, Method
+from fedmpi.methods.protocol import ROUND, Method, copy_into
 from fedmpi.methods.values import (
     Client,
     ClientLoad,
@@ -86,9 +85,9 @@ class FDNNCOptions(MethodOptions):
     """Rounds that big devices train alone (`bfirst`)."""
     upload: Literal["full", "half"] = "full"
     """`half` (CEFO): half of the small devices send the gradient of A, the others that of B, all that of the rest."""
-    big_share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    big_share: ShareOrZero = 0.5
     """Share of big devices among the clients, where `clients.tier_blocks` does not say."""
-    rank_ratio: Annotated[float, Field(gt=0, lt=1)] = 0.25
+    rank_ratio: PartialShare = 0.25
     """r of a fully connected M x N layer is rank_ratio min(M, N); a layer that this does not make smaller is whole."""
     layer_ranks: dict[str, LayerRank] = {}
     """Exceptions by layer name pattern (`classifier.*`): `dense`, another ratio, or r as a whole number."""
@@ -171,8 +170,7 @@ class FDNNC(Method):
         known = state | self._factors(state) if SMALL in nets else state
         if BIG in nets and not self.blocks[BIG]:
             known = known | self._weights(state)
-        for name, target in out.items():
-            target.copy_(known[name])
+        copy_into(out, known)
 
     def _factors(self, state: Params) -> Params:
         """Returns B^T and A: those of the state, or where there are none yet the truncated SVD of W."""
@@ -182,18 +180,13 @@ class FDNNC(Method):
             if u in state and (bool(state[u].any()) or f"{layer.name}.weight" not in state):
                 factors |= {u: state[u], v: state[v]}
             else:
-                factors[u], factors[v], _ = layer.decompose(
-                    state[f"{layer.name}.weight"], layer.r(self.options.rank_ratio)
-                )
+                r = layer.r(self.options.rank_ratio)
+                factors[u], factors[v], _ = layer.decompose(state[f"{layer.name}.weight"], r)
         return factors
 
     def _weights(self, state: Params) -> Params:
         """Returns W = A B^T of every factorized layer."""
-        weights = {}
-        for layer in self.layers.values():
-            u, v = layer.factor_names
-            weights[f"{layer.name}.weight"] = layer.lift(state[u], state[v])
-        return weights
+        return {f"{layer.name}.weight": layer.product(state) for layer in self.layers.values()}
 
     def bound(self, name: str, magnitude: float) -> float:
         return _LARGEST_GRADIENT
@@ -230,8 +223,9 @@ class FDNNC(Method):
         """Returns W+ = (A B^T + W) / 2, and likewise what both nets share; without a big device W has not moved."""
         both = state | small
         both |= self._weights(both)
-        is_parked = int(state.get(_PARKED_IN, -1)) == round_number  # not in a round without small devices
-        prefix = _PARKED if is_parked else ""
+        # Else what is parked is of a round without small devices.
+        is_of_this_round = int(state.get(_PARKED_IN, -1)) == round_number
+        prefix = _PARKED if is_of_this_round else ""
         merged = {name: (both[name] + state[prefix + name]) / 2 for name in self.model_specs}
         return self._outdated({name: state[name] for name in self.state_specs()} | merged)
 

@@ -34,7 +34,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedmpi import seeds
-from fedmpi.config.fields import NotNegative, Shares
+from fedmpi.config.fields import CountOrZero, NotNegative, Shares
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.lowrank import spectrum
@@ -60,7 +60,7 @@ class FedHMOptions(ServerOptions):
     """Gamma of each tier, largest first; 1 is the dense model. One value for all is the papers' "low rank model"."""
     tau: Temperature | Literal["auto"] = "auto"
     """Temperature of the weights softmax(gamma / tau); `.inf` is uniform. `auto`: 5 for dynamic tiers, else `.inf`."""
-    dense_layers: Annotated[int, Field(ge=0, le=2**31 - 1)] | Literal["auto"] = "auto"
+    dense_layers: CountOrZero | Literal["auto"] = "auto"
     """Rho: how many leading convolutions stay dense, stem included; `auto` asks the model (ResNet-18: 3; -34: 15)."""
     layer_ranks: dict[str, LayerRank] = {}
     """Exceptions by layer name pattern (`layer4.*`): `dense`, a rank ratio below 1, or a rank as a whole number."""

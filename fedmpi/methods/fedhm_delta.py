@@ -9,11 +9,11 @@ random start has left it, where no client can change it.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
 from torch import Tensor
 
+from fedmpi.config.fields import ShareOrZero
 from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
@@ -25,8 +25,6 @@ from fedmpi.methods.fedopt import Mean
 from fedmpi.methods.values import Client, Contributions, MethodContext
 from fedmpi.tensors import Params, Spec
 
-Share = Annotated[float, Field(ge=0, le=1)]
-
 
 class FedHMDeltaOptions(FedHMOptions):
     name: str = "fedhm"
@@ -34,9 +32,9 @@ class FedHMDeltaOptions(FedHMOptions):
     aggregation: Literal["paper", "delta"] = "paper"
     """`paper`: the mean of eq. 2, which in time leaves all tiers the smallest one's net. `delta`: the server keeps what
     clients did not get, and adds the mean of what they changed."""
-    residual: Share = 1.0
+    residual: ShareOrZero = 1.0
     """Share of what clients did not get that the server keeps (`delta`); 0 is the paper's mean."""
-    coverage: Share = 0.0
+    coverage: ShareOrZero = 0.0
     """How much `delta` raises an entry that only some clients can change: a change that clients with a share c of the
     weight could make counts 1 / c to this power. 0 is the mean over all clients, 1 that over those which cover it."""
 

@@ -23,15 +23,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import cycle, islice
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from fedmpi.config.fields import Positive, Shares
+from fedmpi.config.fields import Positive, ShareOrZero, Shares
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, gradients, step_sizes
@@ -50,7 +48,7 @@ class FjordOptions(WidthOptions):
     """The widths p, largest first: each is the p_max of one tier, and clients draw from those up to theirs."""
     distillation: bool = False
     """Train p_max on the labels and the sampled width on p_max's outputs, in every step."""
-    distillation_weight: Annotated[float, Field(ge=0, le=1)] = 1.0
+    distillation_weight: ShareOrZero = 1.0
     """Alpha: the share of p_max's outputs in the sampled width's loss; labels have the rest."""
     distillation_temperature: Positive = 1.0
     """T: divides both outputs before the softmax."""

@@ -48,7 +48,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedmpi import seeds
-from fedmpi.config.fields import NotNegative, Share
+from fedmpi.config.fields import NotNegative, PartialShare, Share, ShareOrZero
 from fedmpi.data.batches import Draws, batch_bounds
 from fedmpi.data.subset import holdout_size, stratified_holdout
 from fedmpi.errors import ConfigError
@@ -82,7 +82,7 @@ class HermesOptions(MethodOptions):
     uploads_nets: ClassVar[bool] = False
     name: str = "hermes"
     """Personal pruned nets, averaged where they overlap (Li et al. 2021)."""
-    prune_rate: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    prune_rate: PartialShare = 0.2
     """r_p: the share of a client's remaining parameters that one pruning takes."""
     target_share: Share = 0.3
     """r_target: the share of the parameters that remains in the end."""
@@ -94,7 +94,7 @@ class HermesOptions(MethodOptions):
     """What `target_share` counts: the net that is cut out, or the entries of the mask, with the next layers' inputs of
     pruned outputs.
     """
-    accuracy_threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
+    accuracy_threshold: ShareOrZero = 0.5
     """A client prunes only if its net's validation accuracy is above this; 1 is never."""
     validation_share: Annotated[float, Field(ge=0, le=0.5)] = 0.2
     """Share of each client's examples, class by class, that it validates on instead of training; 0: it validates on

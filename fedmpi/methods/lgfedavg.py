@@ -19,12 +19,11 @@ Differences from the paper, and from the authors' code (pliang279/LG-FedAvg):
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import takewhile
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
 from torch import nn
 
-from fedmpi.config.fields import Count
+from fedmpi.config.fields import Count, CountOrZero
 from fedmpi.config.schema import Config
 from fedmpi.methods.kept_parts import KeptParts
 from fedmpi.methods.values import MethodOptions
@@ -38,7 +37,7 @@ class LGFedAvgOptions(MethodOptions):
     global; as many as the net has is FedAvg. `auto`: all linear layers behind the last other one; the last one of a
     net that has only linear layers.
     """
-    pretrain_rounds: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    pretrain_rounds: CountOrZero = 0
     """Rounds of phase 1, FedAvg of the whole net, before clients begin to keep their first layers."""
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:

@@ -39,13 +39,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from fedmpi.config.fields import NotNegative, Share
+from fedmpi.config.fields import NotNegative, Share, ShareOrZero
 from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
@@ -70,7 +69,7 @@ class LoraOptions(AdapterOptions):
     aggregation: Literal["fedit", "ffa", "hetlora", "flora", "flexlora", "fedex", "raflora", "delta"] = "delta"
     """What the server makes of the clients' A and B: `fedmpi/methods/README.md` has a table. `delta` is fedhm's;
     `hetlora` weighs clients by norms, whatever `weighting` is."""
-    coverage: Annotated[float, Field(ge=0, le=1)] = 1.0
+    coverage: ShareOrZero = 1.0
     """How much `delta` raises an entry that only some clients can change."""
     gamma: Share = 0.99
     """Share of its ranks that a client of `hetlora` keeps when training has shrunk the others; 1 keeps all."""

@@ -200,11 +200,7 @@ class OrthDrop(FactorMethod):
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """Copies the kernels and rows that the client holds (without a client: the leading ones), and the rest."""
         if number == self._whole:
-            products = {}
-            for layer in self.factorized:
-                u, v = layer.factor_names
-                products[f"{layer.name}.weight"] = layer.lift(published[u], published[v])
-            published = published | products
+            published = published | {f"{layer.name}.weight": layer.product(published) for layer in self.factorized}
         held = self._held(number, client) if number != self._whole else {}
         for name, target in out.items():
             target.copy_(select(published[name], held[name]) if name in held else published[name])

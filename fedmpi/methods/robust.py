@@ -29,7 +29,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
-from fedmpi.config.fields import Count, Positive, Section
+from fedmpi.config.fields import Count, CountOrZero, Positive, Section
 from fedmpi.registry import is_in_full
 from fedmpi.tensors import Params, Region, Spec, region_on
 
@@ -137,7 +137,7 @@ class Krum(_Rule):
     needs_whole_nets: ClassVar[bool] = True
     name: Literal["krum"]
     """The net that is nearest to its neighbours (Blanchard et al. 2017)."""
-    attackers: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
+    attackers: CountOrZero = 1
     """f, how many clients of a round may send anything; a round to which fewer than 2 f + 3 uploads arrive changes
     nothing.
     """

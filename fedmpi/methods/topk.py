@@ -36,8 +36,6 @@ from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, Meth
 from fedmpi.tensors import Params, Spec, max_magnitudes
 
 RESIDUAL = "residual.."
-ENTRY_BYTES = 4 + 4
-"""A value and its index."""
 
 
 class TopKOptions(MethodOptions):
@@ -136,7 +134,7 @@ class TopK(Method):
         return replace(super().count_steps(tier, num_examples, share), copies=2)
 
     def costs(self, turn: ClientLoad) -> Costs:
-        costs = replace(super().costs(turn), up_bytes=ENTRY_BYTES * self.num_sent)
+        costs = super().costs(turn)
         return costs if self.options.download == "dense" else replace(costs, down_bytes=costs.up_bytes)
 
 

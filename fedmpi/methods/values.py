@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from fedmpi import seeds
-from fedmpi.config.fields import Count, Section
+from fedmpi.config.fields import Count, PartialShare, Section
 from fedmpi.config.schema import Clients, Config, Train
 from fedmpi.data.batches import DeviceData, Draws
 from fedmpi.errors import UnknownError
@@ -25,7 +24,7 @@ from fedmpi.learning.local import Backward, LocalTrainer, Loss, batches_of, num_
 from fedmpi.methods import aggregate, robust
 from fedmpi.tensors import Params
 
-LayerRank = Literal["dense"] | Annotated[float, Field(gt=0, lt=1)] | Count
+LayerRank = Literal["dense"] | PartialShare | Count
 """What an option asks of a single layer: to stay dense, a rank ratio, or a rank."""
 
 

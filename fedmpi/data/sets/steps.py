@@ -3,17 +3,15 @@
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedmpi.data.dataset import Dataset, number_groups
 from fedmpi.data.files import guarded, track
 from fedmpi.errors import DataError
 
-PartialShare = Annotated[float, Field(gt=0, lt=1)]
 Examples = tuple[NDArray[Any], NDArray[Any]]
 """x and y, of one length."""
 ByName = dict[str, Examples]

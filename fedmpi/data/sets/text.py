@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi import registry
-from fedmpi.config.fields import Folder, free
+from fedmpi.config.fields import Folder, PartialShare, free
 from fedmpi.data.dataset import IGNORED, Dataset, integer_type
 from fedmpi.data.files import guarded, read_text, track
 from fedmpi.data.own import MAX_TOKEN, ArrayOptions, VocabularySize
-from fedmpi.data.sets.steps import ByName, PartialShare, by_names, first_of_test
+from fedmpi.data.sets.steps import ByName, by_names, first_of_test
 from fedmpi.errors import DataError, UnknownError, users_code
 from fedmpi.store.files import user_path
 
