@@ -3,7 +3,7 @@
 Writes one trained net of a run as a file that needs no fedmpi: BatchNorm statistics inside, any batch size. Prints how
 to load it and to prepare its inputs, its accuracy, size, latency on one thread and bytes of memory.
 
-Packages: pip install 'fedmpi[export]' (safetensors; onnx, onnxscript, onnxruntime).
+Packages: pip install 'fedmpi[export]' (onnx, onnxscript, onnxruntime).
 """
 
 import sys

@@ -70,7 +70,11 @@ class FlatNet:
         self.gradient = vector(buffers.gradients)
         self._momentum = vector(buffers.momentum)
         self._squares = vector(buffers.squares)
-        self.module = buffers.moved(_adopt(module, self.params, self.grads))
+        # Values are not kept, ties between layers are.
+        renew_parameters(module, lambda name, _: self.params[name])
+        for name, value in module.named_parameters():
+            value.grad = self.grads[name]
+        self.module = buffers.moved(module)
         subsample_before_narrow_convs(self.module)
         self.scale = buffers.loss_scale
         if self.scale:
@@ -135,11 +139,3 @@ def net_layout(parameters: Iterable[tuple[str, Tensor]], own_decay: Collection[s
     """Returns the layout of a net's parameters, those that decay by themselves at the end."""
     specs = specs_of(parameters, channels_last=channels_last)
     return Layout.of(dict(sorted(specs.items(), key=lambda item: item[0] in own_decay)))
-
-
-def _adopt(module: nn.Module, params: Params, grads: Params) -> nn.Module:
-    """Makes every parameter of `module` a view of the flat buffers; values are not kept, ties between layers are."""
-    renew_parameters(module, lambda name, _: params[name])
-    for name, value in module.named_parameters():
-        value.grad = grads[name]
-    return module
