@@ -1,6 +1,7 @@
 """Exported nets give the reported numbers of correct answers, from the file alone, at any batch size."""
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from export_nets import Plain
 from fast import fast
 from own_data import save_npz
 from small_runs import run_alone
+from syrupy.assertion import SnapshotAssertion
 
 from fedmpi.export.__main__ import main
 from fedmpi.export.command import check_file
@@ -169,7 +171,7 @@ def test_after_tests_with_batch_statistics_both_accuracies_are_known(trained_of:
     evaluation = saved.setup.config.evaluation.model_copy(update={"bn": "restat"})
     setup = replace(saved.setup, config=saved.setup.config.model_copy(update={"evaluation": evaluation}))
     scores = score_tiers(setup, saved.number, saved.published)
-    assert trained.accuracy.share == scores[1].accuracy
+    assert trained.accuracy.share == scores["0.5"].accuracy
 
 
 def test_a_plain_net_of_the_same_layers_takes_the_state(tmp_path: Path, trained_of: Trained) -> None:
@@ -271,3 +273,86 @@ def test_what_principal_kernels_respond_to_is_drawn(run_of: RunOf, tmp_path: Pat
     for picture, image in zip(shown[::4], images, strict=True):
         assert (picture == image.mean(0).numpy()).all()
     assert all(picture.std() > 0 for picture in shown)
+
+
+# What users are told of their mistakes, word for word.
+
+
+MISTAKES = """
+nowhere
+ruin
+run/checkpoints/round-000001.h5
+.
+run other
+run tier=1
+run --tiers 1
+run --round 7
+run --round first
+run --tier 0.3
+run --tier 1 --client 3
+run --client 3
+run --tier 1 --format tflite
+run --tier 1 --out missing/net.pt2
+run --tier 1 --out net.tfl
+run --tier 1 --out net.onnx --format pt2
+run --tier 1 --format safetensors
+run --tier 1 --format onnx
+run method.name=heterofl --tier 1
+own
+own --tier 1
+own --client 8
+own --client 0 --cut
+run --tier 1 --cut
+code
+code model.name=export_nets:Branching
+code model.name=export_nets:Branching --format onnx
+damaged
+empty
+"""
+MISSING = ("onnx", "onnxscript", "safetensors", "safetensors.torch")
+
+
+@pytest.mark.slow
+def test_messages(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
+    words = {
+        "run": ("method.name=fedhm",),
+        "own": ("method.name=lgfedavg",),
+        "code": ("method.name=fedavg", "model.name=export_nets:Branching"),
+        "damaged": ("method.name=fedavg",),
+        "empty": ("method.name=fedavg",),
+    }
+    for name, settings in words.items():
+        run_alone(here / name, *settings, "rounds=1")
+    RunDir(Path("damaged")).checkpoint_path(1).write_bytes(b"no checkpoint")
+    RunDir(Path("empty")).checkpoint_path(1).unlink()
+    capsys.readouterr()
+
+    def told(words: str) -> str:
+        with monkeypatch.context() as without:
+            for package in MISSING if "Branching" not in words else ():
+                without.setitem(sys.modules, package, None)
+            assert main(shlex.split(words)) == 2, words
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1, words
+        return err
+
+    text = "\n".join(f"$ {words}\n{told(words)}" for words in MISTAKES.splitlines() if words)
+    # What depends on versions: torch's words, and how Python quotes choices.
+    text = text.replace(str(here), "FOLDER")
+    text = re.sub(r"traced: .*?; take", "traced: ...; take", text)
+    assert re.sub(r"\(choose from .*?\)", "(choose from ...)", text) == snapshot
+    assert not [*here.glob("*.*")]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_a_file_that_no_runtime_loads_is_not_left(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = "model.name=export_nets:Projected"
+    run_alone(here / "run", "method.name=fedavg", net, "rounds=1")
+    capsys.readouterr()
+    assert main(["run", net, "--tier", "1", "--format", "onnx"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "onnx" in err
+    assert not [*here.glob("*.onnx")]

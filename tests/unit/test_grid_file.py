@@ -1,4 +1,4 @@
-"""Grid files, the runs that they name, and those that the repository has."""
+"""Grid files, the runs that they name, and those that the repository has, with their committed reports."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from golden_file import Told
 from grids import TWO, grid_of
 
 from fedmpi.errors import ConfigError
+from fedmpi.results import grid_report
 from fedmpi.results.grid import GridFolder
 from fedmpi.results.grid_file import Grid, GridRun, config_of, finals, read, trials
 from fedmpi.results.launch import Job
@@ -99,7 +100,9 @@ def test_later_settings_replace_earlier_ones_and_names_may_have_dots(tmp_path: P
     assert config.method.layer_ranks == {"layers.4": 2}
 
 
-STUDIES = sorted((Path(__file__).parents[2] / "configs" / "studies").glob("*.yaml"))
+ROOT = Path(__file__).parents[2]
+STUDIES = sorted((ROOT / "configs" / "studies").glob("*.yaml"))
+HAVE_RUN = [path for path in STUDIES if (ROOT / "jobs" / "studies" / path.stem).is_dir()]
 
 
 @pytest.mark.parametrize("path", fast(STUDIES[0], of=STUDIES), ids=lambda path: path.stem)
@@ -120,12 +123,26 @@ def test_a_grid_of_the_repository_can_be_run_and_decided(path: Path, tmp_path: P
 
 
 def test_the_example_of_the_documentation_can_be_run(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    text = (root / "fedmpi" / "results" / "README.md").read_text()
+    text = (ROOT / "fedmpi" / "results" / "README.md").read_text()
     block = text[text.index("    title: Is FedHM") :].partition("\n\n")[0]
     path = tmp_path / "example.yaml"
-    path.write_text(textwrap.dedent(block).replace("../", f"{root}/configs/"))
+    path.write_text(textwrap.dedent(block).replace("../", f"{ROOT}/configs/"))
     grid = read(path)
     jobs = jobs_of(grid, [*trials(grid), *finals(grid, {})], tmp_path / "out")
     assert len(jobs) == 2 * 2 * 2 + 2 * 2 * 7 and grid.num_tests == 2
     assert {job.config.method.name for job in jobs.values()} == {"fedhm", "heterofl"}
+
+
+@pytest.mark.parametrize("path", fast(HAVE_RUN[0], of=HAVE_RUN), ids=lambda path: path.stem)
+def test_a_committed_report_is_not_stale(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are there; that the same runs draw the same bytes is another test's."""
+    monkeypatch.syspath_prepend(ROOT)  # the config of one study names code of the repository
+    results = ROOT / "jobs" / "studies" / path.stem
+    folder = GridFolder(read(path), tmp_path, results)
+    folder.refuse_changed()
+    found = folder.collect()
+    assert {*grid_report.figures_of(found)} == {file.name for file in results.glob("*.svg")}
+    texts = grid_report.texts(found)
+    assert texts.keys() == {"report.md", "table.tex", "values.csv"}
+    for name, text in texts.items():
+        assert text == (results / name).read_text(), f"{name} is stale: fedmpi grid {path} --report"

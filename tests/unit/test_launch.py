@@ -1,11 +1,15 @@
-"""Which rank a process is, out of what launchers leave behind."""
+"""Which rank a process is, out of what launchers leave behind; numbers of the environment, whatever it holds."""
+
+import os
+import subprocess
+from pathlib import Path
 
 import pytest
 from data_fixtures import refusal
 from golden_file import Told
 
 from fedmpi.mpi.communicator import SerialComm
-from fedmpi.mpi.launch import check_launch, check_size, claimed, launched_as
+from fedmpi.mpi.launch import check_launch, check_size, claimed, launched_as, whole_number
 from fedmpi.mpi.starting import world
 
 LAUNCHERS = {
@@ -66,3 +70,24 @@ def test_ranks_that_do_not_find_each_other_are_refused(launcher: str) -> None:
     environment, (_, size) = LAUNCHERS[launcher]
     assert refusal(check_size, 1, environment).startswith(f"MPI: {size} processes were started")
     check_size(size, environment)
+
+
+def test_whole_numbers() -> None:
+    for text, number in (("0", 0), ("007", 7), ("9" * 18, 10**18 - 1)):
+        assert whole_number({"A": text}, "A") == number
+    for text in ("", " 1", "1 ", "+1", "-1", "1_0", "1.0", "\u00b2", "\u0661", "9" * 19, "9" * 5_000):
+        assert whole_number({"A": text}, "A") is None, text
+    assert whole_number({}, "A") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "code"), [("3", 0), ("", 0), ("x", 2), ("0", 2), ("-1", 2), ("9" * 99, 2), ("1 2", 2)]
+)
+def test_numbers_that_the_scripts_read(value: str, code: int) -> None:
+    function = "source <(sed -n '/^mistake()/,/^}/p' jobs/setup.sh)"
+    script = f"{function}; set -e; ranks=$(whole_number FEDMPI_RANKS 5); echo $ranks"
+    environment = {**os.environ, "FEDMPI_RANKS": value}
+    top = Path(__file__).parents[2]
+    done = subprocess.run(["bash", "-c", script], env=environment, cwd=top, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "" if code else f"{value or 5}\n")
+    assert done.stderr.count("\n") == (code == 2)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from fedmpi.errors import ConfigError, DataError
 from fedmpi.main import main
 
 MISTAKES = """
@@ -115,3 +116,13 @@ def test_messages(here: Path, capsys: pytest.CaptureFixture[str], snapshot: Snap
     text = re.sub(r"torchvision \d\S+", "torchvision", text)
     assert re.sub(r"\(choose from .*?\)", "(choose from ...)", text) == snapshot
     assert [path.name for path in here.iterdir()] == ["mine_config.yml"]
+
+
+def test_several_problems_are_a_line_each() -> None:
+    assert ConfigError("a.yaml", "first", "second").text() == "a.yaml: 2 problems\n  first\n  second"
+
+
+def test_what_would_write_to_a_terminal_is_escaped() -> None:
+    """Text of servers and files gets into problems; letters of any language stay."""
+    error = DataError("a\nb", "HTTP 404 \x1b[31mno\r\n\udcff größer")
+    assert str(error) == error.text() == "a\\nb: HTTP 404 \\x1b[31mno\\r\\n\\udcff größer"

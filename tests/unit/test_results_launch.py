@@ -1,11 +1,13 @@
-"""`fedmpi.results.launch`: runs are made here, several at a time, and none outlives the call."""
+"""`fedmpi.results.launch`: runs are made here, several at a time, and none outlives the call; or by a job of Slurm."""
 
+import argparse
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from data_fixtures import refusal
@@ -17,17 +19,24 @@ from fedmpi.config.load import load
 from fedmpi.errors import UserError
 from fedmpi.main import main
 from fedmpi.mpi.communicator import SerialComm
+from fedmpi.mpi.mpirun import environment
 from fedmpi.results import launch
-from fedmpi.results.launch import Job, make, write_config
+from fedmpi.results.launch import Job, make, sbatch_option, write_config, write_slurm_job
+from fedmpi.results.run import Run
+from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 
 
+def jobs_of(folder: Path, *seeds: int, rounds: int = 1) -> list[Job]:
+    """A run of each of these seeds below `folder`/out."""
+    base = write_base(folder / "base.yaml", "method.name=fedavg", f"rounds={rounds}")
+    return [Job(RunDir(folder / "out" / f"avg-seed{n}"), load(base, [f"seed={n}"])) for n in seeds]
+
+
 @pytest.fixture
-def plan(tmp_path: Path) -> "list[Job]":
-    """Three runs of two rounds, of seeds 0, 1 and 2."""
-    base = write_base(tmp_path / "base.yaml", "method.name=fedavg", "rounds=2")
-    out = tmp_path / "out"
-    return [Job(RunDir(out / f"avg-seed{n}"), load(base, [f"seed={n}"])) for n in range(3)]
+def plan(tmp_path: Path) -> list[Job]:
+    """Three runs of two rounds."""
+    return jobs_of(tmp_path, 0, 1, 2, rounds=2)
 
 
 @pytest.fixture
@@ -137,3 +146,91 @@ def test_ranks_do_not_outlive_a_terminated_command(plan: list[Job], tmp_path: Pa
     process.terminate()
     assert process.wait(LIMIT_S) == 130
     assert all_end(family, time.monotonic() + LIMIT_S)
+
+
+# The job of Slurm.
+
+
+OWN_DATA = """
+import numpy as np
+
+def vectors():
+    x, y = np.arange(36, dtype=np.float32).reshape(12, 3), np.arange(12) % 2
+    return {"train_x": x[:8], "train_y": y[:8], "test_x": x[8:], "test_y": y[8:]}
+"""
+
+
+def write_job(jobs: list[Job], *options: str, **changed: Any) -> None:
+    given = {"folder": Path("out").absolute(), "ranks": 1, "launcher": None}
+    write_slurm_job(jobs, **{**given, "options": options, **changed})
+
+
+def lines(folder: Path) -> list[str]:
+    return (folder / "out" / "job.sbatch").read_text().splitlines()
+
+
+def test_a_job_of_several_runs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an array of what is left. Ours are overridden by the user's options, the last of them counts."""
+    monkeypatch.setenv("PYTHONPATH", "/my code")
+    monkeypatch.setattr(sys, "argv", ["fedmpi grid", "my grid.yaml"])
+    jobs = jobs_of(Path(), 0, 1, 2, 3)
+    run_all(jobs[2].config, SerialComm(), jobs[2].folder.path)
+    given = ["time=02:00:00", "gres=gpu:4", "exclusive", "no-requeue", 'comment=it\'s "so"', "array=%2"]
+    write_job(jobs, *given, ranks=5, launcher="srun --mpi=pmix -n {ranks}")
+    text = lines(here)
+    said = [line.removeprefix("#SBATCH --") for line in text if line.startswith("#SBATCH")]
+    assert said[:5] == ["job-name=out", "array=1,2,4%2", "ntasks=5", "cpus-per-task=1", "time=02:00:00"]
+    assert said[5:8] == ["signal=B:USR1@120", "open-mode=append", f"output={here}/out/slurm-%A_%a.log"]
+    assert said[8:] == ["gres=gpu:4", "exclusive", "no-requeue", 'comment="it\'s \\"so\\""']
+    assert "# Written by: fedmpi grid 'my grid.yaml'" in text and "export PYTHONPATH='/my code'" in text
+    assert "start=(srun --mpi=pmix -n 5)" in text and f"cd {here}" in text and f"python={sys.executable}" in text
+    (written,) = (here / "out" / "avg-seed1").iterdir()
+    assert f"  2) run=({written}) run_dir={here}/out/avg-seed1 ;;" in text
+    assert load(written, ()).to_dict() == jobs[1].config.to_dict()
+
+
+def test_a_single_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with blanks, per cent and equals signs. bash runs what was written, without Slurm, from another folder,
+    with the user's own code. Words after the file's name go to the run. A finished run ends with 0, too."""
+    (here / "small.py").write_text(OWN_DATA)
+    monkeypatch.syspath_prepend(here)
+    own = ["data={name: small:vectors}", "model={name: mlp, hidden: [8]}"]
+    jobs_of(here)
+    job = Job(RunDir(here / "50% lr=0.1" / "run"), load(here / "base.yaml", own))
+    write_job([job], folder=here / "50% lr=0.1")
+    text = (here / "50% lr=0.1" / "job.sbatch").read_text()
+    assert f'#SBATCH --output="{here}/50%% lr=0.1/slurm-%A_%a.log"\n' in text
+    as_root = {key: value for key, value in environment(1).items() if key.startswith("OMPI_ALLOW")}
+    environ = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", **as_root}
+    command = ["bash", "-s", "rounds=2"]
+    for _ in range(2):
+        done = subprocess.run(command, input=text, env=environ, cwd="/", capture_output=True, text=True)
+        assert done.returncode == 0 and Run(job.folder.path).done == 2, done.stdout + done.stderr
+
+
+def test_a_run_that_is_being_made_is_left_out(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said what is left and how it is submitted."""
+    jobs = jobs_of(Path(), 0, 1)
+    jobs[0].folder.path.mkdir(parents=True)
+    with RunLock(jobs[0].folder):
+        write_job(jobs)
+    assert "#SBATCH --array=2" in lines(here)
+    out = capsys.readouterr().out
+    assert "1 of 2 runs left" in out and f"sbatch {here}/out/job.sbatch" in out
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("grid.yaml", "expected a long option of sbatch"),
+        ("time=", "expected a long option of sbatch"),
+        ("comment=a\nrm -rf x", "expected a long option of sbatch"),
+        ("ntasks=3", "expected --ranks in its place"),
+        ("array=1-3", "expected array=%M"),
+        ("signal=USR1@60", "expected signal=B:USR1@SECONDS"),
+    ],
+)
+def test_options_that_cannot_be(option: str, problem: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=problem):
+        sbatch_option(option)
+    assert sbatch_option("--time=01:00:00") == "time=01:00:00"
