@@ -25,14 +25,14 @@ from fedmpi.federation.assignment import Task
 from fedmpi.methods import prism as prism_module
 from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
 from fedmpi.methods.prism import SIGMA, OrthDrop, OrthDropOptions, Prism, PrismOptions
-from fedmpi.methods.values import Client, Contributions, LocalWork, Phase
+from fedmpi.methods.values import Client, Contributions, Phase
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18
 from fedmpi.models.options import Model
 from fedmpi.rounds.client import local_work
 from fedmpi.rounds.publish import publish
-from fedmpi.rounds.state import ServerState, Setup, client_of
+from fedmpi.rounds.state import ServerState, client_of
 from fedmpi.tensors import Params
 
 # Aggregation.
@@ -164,21 +164,16 @@ def test_an_update_leaves_the_means_net_as_it_is(tmp_path: Path) -> None:
 # Training.
 
 
-def one_client(tmp_path: Path, *overrides: str) -> tuple[Setup, ServerState, Client, LocalWork]:
-    words = ("clients.per_round=1", "train.weight_decay=0.01", "train.local_epochs=2", *overrides)
-    setup = small_setup(tmp_path, *words)
-    state = ServerState(setup.method.initial_state())
-    published = publish(setup, state, 1, 0)
-    number = one_round(setup, 1, state, published)[2].reports[0].client
-    client = client_of(setup, Task(number, 0, 1, "train", 15, 1.0), published)
-    return setup, state, client, local_work(setup, client)
-
-
 def test_all_kernels_and_one_client_train_the_factorized_net(tmp_path: Path) -> None:
     """Against torch's own SGD on the net of all factors, Frobenius decay by autograd and weight decay on
     the rest; multiplied back, because the refresh comes between. Some 30 steps of float32 in another order."""
-    setup, state, client, work = one_client(tmp_path, "method.name=prism", "method.keep_ratio=[1]")
-    method = setup.method
+    words = ("method.name=prism", "method.keep_ratio=[1]", "clients.per_round=1", "train.weight_decay=0.01")
+    setup = small_setup(tmp_path, *words, "train.local_epochs=2")
+    method, state = setup.method, ServerState(setup.method.initial_state())
+    published = publish(setup, state, 1, 0)
+    number = one_round(setup, 1, state, published)[2].reports[0].client
+    client = client_of(setup, Task(number, 0, 1, "train", 15, 1.0), published, None)
+    work = local_work(setup, client)
     net = method.net(0)
     net.load_state_dict({key: state.params[key] for key, _ in net.named_parameters()})
     rest = [p for n, p in net.named_parameters() if n not in method.own_decay]

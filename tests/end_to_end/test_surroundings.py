@@ -1,9 +1,14 @@
 """Full and read-only disks, folders that go away: nothing saved is lost, and the run says what is wrong."""
 
+import errno
+import itertools
+import os
 import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import failing_disk
 import pytest
 from fast import fast
 from launched import ENDLESS, RunMain, Start, ends_in_time, failed_on, has_rounds, paused
@@ -15,16 +20,41 @@ from fedmpi.store.run_dir import RunDir
 TOPK = ("method.name=topk",)
 
 
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of its own, so small; skips the test where one may not be mounted."""
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    try:
+        subprocess.run(words, check=True, capture_output=True, timeout=600)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no small file system may be mounted here: {error}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=600)
+
+
+def fill(disk: Path) -> Path:
+    """Writes until nothing more goes there; the file to delete for room."""
+    filler = disk / "filler"
+    with open(filler, "ab", buffering=0) as file:
+        for num_bytes in (65536, 4096, 1):
+            with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+                file.writelines(itertools.repeat(b"x" * num_bytes))
+    return filler
+
+
 @pytest.mark.parametrize("ranks", fast(1, of=(1, 2)))
 def test_a_full_disk_ends_the_run_and_harms_nothing(
     start: Start, run_main: RunMain, tmp_path: Path, ranks: int
 ) -> None:
     """One block: which file, how much is free, what to do; its command continues to the same bits."""
-    with failing_disk.small_disk(tmp_path / "disk", "4m") as disk:
+    with small_disk(tmp_path / "disk", "4m") as disk:
         run_dir = disk / "run"
         launched = start(ranks, *TOPK, *ENDLESS, run_dir=run_dir)
         assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
-        filler = failing_disk.fill(disk)
+        filler = fill(disk)
         code = ends_in_time(launched, lambda: "fedmpi: failed" in launched.err)
         assert code not in (0, 2, 75)
         # The rank that meets the end of the disk first: rank 0 with a record, or the one that writes a client's memory.

@@ -5,6 +5,8 @@ losses, client memories and protocol bytes must be the same, to the last bit.
 """
 
 import contextlib
+import os
+import signal
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -18,6 +20,7 @@ from launched import await_event
 from same_bits import Bits, References
 from small_runs import finished, run_all, small_config
 
+import fedmpi
 from fedmpi import train_round
 from fedmpi.check.bits import difference
 from fedmpi.config.address import CONFIGS
@@ -284,6 +287,23 @@ def test_memories_of_the_next_round_survive_a_slow_save(bits: Bits, monkeypatch:
     monkeypatch.setattr(checkpoint, "save", slow_save)
     bits.run(config)
     bits.check(expected)
+
+
+def test_a_program_on_all_ranks(bits: Bits) -> None:
+    """By `fedmpi.run`, in two parts: a program may call it again, with MPI started. Every rank can read the run."""
+
+    def surroundings() -> tuple[dict[str, str], list[object]]:
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        return dict(os.environ), [signal.getsignal(number) for number in numbers]
+
+    words, before = ("method.name=fedhm", "method.rank_ratio=[1,0.5]", "rounds=2"), surroundings()
+    with bits.all_or_none():
+        fedmpi.run(small_config(*words, "rounds=1"), bits.folder / "run", progress=False)
+        run = fedmpi.run(small_config(*words), bits.folder / "run", resume=True, progress=False)
+        opened = fedmpi.open_run(bits.folder / "run")
+    bits.on_all_ranks(before == surroundings(), "the run has left something behind")
+    bits.on_all_ranks(run.is_finished and run.scores == opened.scores and len(run.rounds()) == 2, "not read everywhere")
+    bits.check(bits.alone(small_config(*words)))
 
 
 def test_bits_differ_where_they_should(bits: Bits) -> None:
