@@ -69,10 +69,6 @@ def tests_with_the_last_batch(layer: Layer, x: Tensor) -> Tensor:
     return x - layer.mean
 
 
-def draws_in_tests(layer: Layer, x: Tensor) -> Tensor:
-    return F.dropout(x, 0.5, training=True)
-
-
 def scales(layer: Layer, x: Tensor) -> Tensor:
     return x * layer.scale
 
@@ -98,10 +94,6 @@ def grows_positions(layer: Layer, x: Tensor) -> Tensor:
     if layer.positions is None or len(layer.positions) != x.shape[3]:
         layer.positions = torch.arange(x.shape[3], device=x.device)
     return x + (layer.positions * layer.frequency).cos()
-
-
-def divides_by_zero(layer: Layer, x: Tensor) -> Tensor:
-    return x * 0 / 0
 
 
 def plain_tensor() -> nn.Module:
@@ -159,7 +151,7 @@ REFUSED: dict[str, tuple[MakePart, str]] = {
     "first-batch": (lambda _: Layer(remembers_the_first_batch, mean=None), OTHER_RESULTS),
     "last-batch": (lambda _: Layer(tests_with_the_last_batch, mean=0.0), f"{OTHER_RESULTS} in tests"),
     "no-copies": (lambda _: CannotBeCopied(), f"{OTHER_RESULTS} in training"),
-    "draws-in-tests": (lambda _: Layer(draws_in_tests), f"{OTHER_RESULTS} in tests"),
+    "draws-in-tests": (lambda _: Layer(lambda _, x: F.dropout(x, 0.5, training=True)), f"{OTHER_RESULTS} in tests"),
     "made-otherwise": (
         lambda _: Layer(scales, scale=torch.full((), 1 + secrets.randbelow(2**20) / 2**20)),
         "'part' (Layer) has other values in its buffer 'scale'",
@@ -168,7 +160,7 @@ REFUSED: dict[str, tuple[MakePart, str]] = {
     "plain-tensor": (lambda _: plain_tensor(), "'part' (Identity) keeps the tensor 'mask'"),
     "scripted": (lambda channels: torch.jit.script(conv(channels)), "(RecursiveScriptModule) is compiled"),
     "compiled": (lambda channels: torch.compile(conv(channels)), "'part' (OptimizedModule) is compiled"),
-    "not-finite": (lambda _: Layer(divides_by_zero), "gives NaN for the data's first examples"),
+    "not-finite": (lambda _: Layer(lambda _, x: x * 0 / 0), "gives NaN for the data's first examples"),
     "lazy": (lambda channels: nn.LazyConv2d(channels, 3), "'part' (LazyConv2d) has no shape"),
     "double": (lambda channels: conv(channels).double(), "'part' (Conv2d) has a parameter 'weight' of type torch.fl"),
 }

@@ -31,6 +31,8 @@ LIMIT_S = 600.0
 """No run here takes more than seconds on an idle machine; this only ends a hang."""
 ENDS_WITHIN_S = 120.0
 """From the first word about a failure to the end of the last process: seconds, unless the machine is starved."""
+Launch = Callable[[Sequence[str]], "Launched"]
+"""The fixture `launches` of the end-to-end tests."""
 Start = Callable[..., "Launched"]
 """The fixture `start` of the end-to-end tests."""
 RunMain = Callable[..., tuple[int, str, str]]

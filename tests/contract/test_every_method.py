@@ -14,11 +14,9 @@ from method_cases import BYTES_DIFFER, CASES, MOVES_WITHOUT_TRAINING
 from plain_round import plain_round
 from small_runs import one_round, small_setup
 
-from fedmpi import train_round as rounds
 from fedmpi.check import contract
 from fedmpi.check.contract import Trial
 from fedmpi.methods.values import ClientLoad
-from fedmpi.rounds import client as simulate
 from fedmpi.rounds.state import ServerState
 from fedmpi.store.hdf5 import digest_of
 
@@ -47,13 +45,9 @@ STILL = [case for case in CASES if case not in MOVES_WITHOUT_TRAINING]
 
 
 @pytest.mark.parametrize("case", fast(*(case for case in STILL if case in METHODS), of=STILL))
-def test_without_training_nothing_moves(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round at a learning rate of 1e-30: every step leaves a float32 as it is (but for zeros, which become 1e-30).
-
-    What is left is the rounding of sums and of float32 (and of an SVD, where a method has one).
-    """
-    for module in (simulate, rounds):
-        monkeypatch.setattr(module, "learning_rate", lambda *arguments: 1e-30)
+@pytest.mark.usefixtures("without_training")
+def test_without_training_nothing_moves(case: str, tmp_path: Path) -> None:
+    """What is left is the rounding of sums and of float32 (and of an SVD, where a method has one)."""
     setup = small_setup(tmp_path, *CASES[case])
     first = ServerState(setup.method.initial_state())
     state, _, _ = one_round(setup, 1, first)

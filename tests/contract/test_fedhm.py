@@ -17,7 +17,6 @@ from model_inputs import Info, params
 from narrow_nets import context_of
 from small_runs import one_round, small_setup
 
-from fedmpi import train_round
 from fedmpi.check.contract import Trial, published_for
 from fedmpi.federation.assignment import Task
 from fedmpi.lowrank import factorized
@@ -26,7 +25,6 @@ from fedmpi.methods.fedhm_delta import FedHMDelta as FedHM
 from fedmpi.methods.fedhm_delta import FedHMDeltaOptions as FedHMOptions
 from fedmpi.methods.values import Client, Contributions, Phase
 from fedmpi.models.nets.lstm import LstmImdb
-from fedmpi.rounds import client as simulate
 from fedmpi.rounds.state import ServerState, plan_phase
 
 
@@ -106,12 +104,9 @@ def test_dense_tensors_are_the_alpha_mean(trial_of: Callable[[str], Trial]) -> N
 
 
 @pytest.mark.parametrize("case", ["fedhm", "fedhm-dynamic", "fedhm-low-only"])
-def test_without_training_the_mean_of_truncations_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
+@pytest.mark.usefixtures("without_training")
+def test_without_training_the_mean_of_truncations_is_left(tmp_path: Path, case: str) -> None:
     """By SVDs in float64. Factors are float32: the relative error of u v, r <= 16 terms, is within 2^-24 (r + 2)."""
-    for module in (simulate, train_round):
-        monkeypatch.setattr(module, "learning_rate", lambda *arguments: 1e-30)
     setup = small_setup(tmp_path, *CASES[case])
     method = setup.method
     state = method.initial_state()

@@ -1,12 +1,12 @@
 """What the end-to-end tests share: whatever a test has started is ended with it."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
 import pytest
-from launched import Launched, Made, RunMain, Start, command, kill_all, launch, patched, unfolded
+from launched import Launch, Launched, Made, RunMain, Start, command, kill_all, launch, patched, unfolded
 from small_runs import SMALL, finished, run_all, small_config, undisturbed
 
 from fedmpi.main import COMMANDS, main
@@ -22,24 +22,33 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def launches(tmp_path: Path) -> Iterator[Launch]:
+    """`launches(words)`: this command, under way."""
+    under_way: list[Launched] = []
+
+    def begin(words: Sequence[str]) -> Launched:
+        under_way.append(launch(tmp_path, words))
+        return under_way[-1]
+
+    yield begin
+    for launched in under_way:
+        kill_all(launched.process)
+
+
+@pytest.fixture
+def start(launches: Launch) -> Start:
     """`start(ranks, *words, run_dir=..., patch=..., options=...)`: the command on small data, under way; `patch` is
     what `patched` has first.
     """
-    under_way: list[Launched] = []
 
     def begin(
         ranks: int, *words: str, run_dir: Path | None = None, patch: str = "", small: bool = True, **more: object
     ) -> Launched:
         place = () if run_dir is None else ("--run-dir", str(run_dir))
         program = {"program": patched(patch)} if patch else {}
-        full = command(ranks, *(SMALL if small else ()), *words, *place, **program, **more)
-        under_way.append(launch(tmp_path, full))
-        return under_way[-1]
+        return launches(command(ranks, *(SMALL if small else ()), *words, *place, **program, **more))
 
-    yield begin
-    for launched in under_way:
-        kill_all(launched.process)
+    return begin
 
 
 @pytest.fixture

@@ -91,16 +91,3 @@ def test_a_report_that_hangs(start: Start, run_dir: Path) -> None:
     launched = start(3, *TOPK, *LIMITS, "rounds=3", run_dir=run_dir, patch=patch)
     assert ends(launched) not in (0, 2, 75), launched.err
     assert " hung on rank 0 " in launched.err and len(finished(run_dir).records) == 3
-
-
-SERVER_DIES = 'before(server.Server, "round_done", lambda self, number, *rest: die() if number == 4 else None)'
-
-
-@pytest.mark.nightly
-def test_the_server_dies_before_the_last_round_is_saved(start: Start, run_dir: Path) -> None:
-    """The others have come to the end of the rounds, but what is saved has not: too few are left to train again."""
-    words = (*TOPK, "rounds=4", "output.checkpoint_every=1000", "mpi.min_ranks=3")
-    launched = start(3, *words, run_dir=run_dir, patch=SERVER_DIES, options=ULFM)
-    assert launched.wait() == 1, launched.err
-    assert "mpi.min_ranks is 3\n" in launched.err
-    assert launched.out.count("round 1/4") == 1 and not (run_dir / "report" / "summary.json").exists()

@@ -232,10 +232,17 @@ if {end == "save"} and rank == 2:
 
 
 @pytest.mark.nightly
-def test_a_finished_run_needs_no_ranks_for_its_report(start: Start, run_dir: Path) -> None:
-    """Rank 0 dies when all but the report is saved, and too few are left for another round."""
-    patch = 'before(server.Server, "close_run", lambda self: die() if rank == 0 else None)'
-    launched = start(3, *TOPK, "rounds=3", "mpi.min_ranks=3", run_dir=run_dir, patch=patch, options=ULFM)
-    assert launched.wait() == 0, launched.err
-    assert (run_dir / "report" / "summary.json").exists() and "lost rank 0 on" in launched.out
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_the_server_dies_when_the_rounds_are_over(start: Start, run_dir: Path, is_saved: bool) -> None:
+    """Too few are left for another round: the run is finished where all but the report is saved; else it cannot train
+    the last rounds again."""
+    name, every = ("close_run", 1) if is_saved else ("round_done", 1000)
+    patch = f"""
+before(server.Server, "{name}", lambda self, number=4, *rest: die() if rank == 0 and number == 4 else None)"""
+    words = ("rounds=4", f"output.checkpoint_every={every}", "mpi.min_ranks=3")
+    launched = start(3, *TOPK, *words, run_dir=run_dir, patch=patch, options=ULFM)
+    assert launched.wait() == (0 if is_saved else 1), launched.err
+    assert (run_dir / "report" / "summary.json").exists() == is_saved
+    assert "lost rank 0 on" in launched.out and launched.out.count("round 1/4") == 1
+    assert ("mpi.min_ranks is 3\n" in launched.err) == (not is_saved)
     assert "stopped" not in last_start(run_dir)

@@ -4,12 +4,12 @@ import os
 import re
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import venvs
-from launched import Launched, descendants, ends_in_time, failed_on, has_rounds, kill_all, launch
+from launched import Launch, descendants, ends_in_time, failed_on, has_rounds
 from small_runs import SMALL, finished, undisturbed
 
 import fedmpi
@@ -39,44 +39,37 @@ def left_behind() -> set[Path]:
     return {*Path("/dev/shm").glob("mpich_shm_*"), *Path(tempfile.gettempdir()).glob("hydra_hwloc_xmlfile_*")}
 
 
-@pytest.fixture
-def under_way() -> Iterator[list[Launched]]:
-    found: list[Launched] = []
-    yield found
-    for launched in found:
-        kill_all(launched.process)
-
-
-def start(programs: Path, ranks: int, run_dir: Path, *words: str, small: Sequence[str] = SMALL) -> Launched:
+def words_of(programs: Path, ranks: int, run_dir: Path, *words: str) -> list[str]:
     path = f"PATH={programs}{os.pathsep}{os.environ['PATH']}"
-    command = [str(programs / "python"), "-m", "fedmpi.main", *small, "--run-dir", str(run_dir), *words]
-    return launch(run_dir.parent, ["env", path, str(programs / "mpirun"), "-n", str(ranks), *command])
+    command = [str(programs / "python"), "-m", "fedmpi.main", *SMALL, "--run-dir", str(run_dir), *words]
+    return ["env", path, str(programs / "mpirun"), "-n", str(ranks), *command]
 
 
-def test_the_same_bits(mpi: tuple[Path, str], tmp_path: Path, under_way: list[Launched]) -> None:
+def test_the_same_bits(mpi: tuple[Path, str], tmp_path: Path, launches: Launch) -> None:
     """On 1 and 3 ranks those of a process without MPI; the manifest names the library that ran."""
     expected = undisturbed(tmp_path)
     for ranks in (1, 3):
-        under_way.append(start(mpi[0], ranks, run_dir := tmp_path / f"on-{ranks}"))
-        assert under_way[-1].wait() == 0, under_way[-1].err
+        run_dir = tmp_path / f"on-{ranks}"
+        launched = launches(words_of(mpi[0], ranks, run_dir))
+        assert launched.wait() == 0, launched.err
         assert finished(run_dir) == expected
         (begun,) = read_starts(RunDir(run_dir))
         assert begun["mpi"].startswith(mpi[1]) and len(begun["ranks"]) == ranks
 
 
-def test_a_rank_that_fails_ends_all(mpi: tuple[Path, str], tmp_path: Path, under_way: list[Launched]) -> None:
+def test_a_rank_that_fails_ends_all(mpi: tuple[Path, str], tmp_path: Path, launches: Launch) -> None:
     """The launcher's own text follows."""
     fails = ("train.lr=1e12", "train.on_divergence=fail", "method.name=fedavg")
-    under_way.append(launched := start(mpi[0], 3, tmp_path / "run", *fails))
+    launched = launches(words_of(mpi[0], 3, tmp_path / "run", *fails))
     assert ends_in_time(launched, lambda: "failed on rank" in launched.err) != 0
     assert re.search(failed_on(then=r"round 1, client \d, stage local_training"), launched.err)
     assert "cause: DivergenceError: " in launched.err
 
 
-def test_ctrl_c(mpi: tuple[Path, str], tmp_path: Path, under_way: list[Launched]) -> None:
+def test_ctrl_c(mpi: tuple[Path, str], tmp_path: Path, launches: Launch) -> None:
     """All processes end."""
-    under_way.append(launched := start(mpi[0], 3, run_dir := tmp_path / "run", "rounds=100000"))
-    assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
+    launched = launches(words_of(mpi[0], 3, tmp_path / "run", "rounds=100000"))
+    assert launched.wait_until(has_rounds(tmp_path / "run", 2)), launched.err
     family = descendants(launched.process.pid)
     os.killpg(launched.process.pid, signal.SIGINT)  # a terminal signals all of its foreground group
     assert len(family) >= 4 and ends_in_time(launched, lambda: True) != 0
