@@ -19,6 +19,7 @@ from fedmpi.costs import FLOAT32_BYTES
 from fedmpi.costs import Costs as NetCosts
 from fedmpi.devices.model import (
     NS_PER_S,
+    PJ_PER_UJ,
     UJ_PER_J,
     Parts,
     batch_ns,
@@ -298,27 +299,23 @@ class Fleet:
         A phase lasts until its slowest client is done, or until the deadline if a client would miss that. The others
         wait, and so do late ones, whose `turns` are empty.
         """
-        phases: dict[str, list[tuple[Task, Spent]]] = {}
+        ends_ns: dict[str, int] = {}
         for task, turn in zip(tasks, turns, strict=True):
-            phases.setdefault(task.phase, []).append((task, turn))
-        total = Spent()
-        energies: list[int] = []
+            end_ns = self.deadline_ns if task.is_late else turn.ns
+            ends_ns[task.phase] = max(ends_ns.get(task.phase, 0), end_ns)
+        energies = []
         waited_ns = 0
-        for own in phases.values():
-            ends_ns = max(turn.ns for _, turn in own)
-            if any(task.is_late for task, _ in own):
-                ends_ns = max(ends_ns, self.deadline_ns)
-            for task, turn in own:
-                wait_ns = ends_ns - turn.ns
-                profile = self.profile(task.client, task.round_number)
-                energies.append(turn.uj + energy_uj(profile, Parts(0, 0, 0), wait_ns))
-                waited_ns += wait_ns
-            total += Spent(ends_ns)
+        for task, turn in zip(tasks, turns, strict=True):
+            wait_ns = ends_ns[task.phase] - turn.ns
+            profile = self.profile(task.client, task.round_number)
+            energies.append(turn.uj + energy_uj(profile, Parts(0, 0, 0), wait_ns))
+            waited_ns += wait_ns
         # Adding up reads each upload and the sum, and writes that; so does the step to the new state.
         state_bytes = total_bytes(self.method.state_specs().values())
         of_server_ns = server_ns(self.server, list(self.method.layers.values()), 3 * (up_bytes + state_bytes))
         busy_ns = sum(turn.ns for turn in turns)
-        total += Spent(of_server_ns, sum(energies) + of_server_ns * self.server.compute_mw // 10**6)
+        server_uj = of_server_ns * self.server.compute_mw // PJ_PER_UJ
+        total = Spent(sum(ends_ns.values()) + of_server_ns, sum(energies) + server_uj)
         since = before + total
         trained = [(turn.ns, task.client) for task, turn in zip(tasks, turns, strict=True) if not task.is_late]
         record = {
