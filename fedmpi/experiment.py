@@ -18,6 +18,7 @@ from fedmpi.running.folder import Advice, RunRequest, claim
 from fedmpi.running.losses import RunContext, continue_round, end_together
 from fedmpi.running.server import Server, Times
 from fedmpi.running.stopping import GO_ON, OVER, Stopping
+from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 from fedmpi.train_round import train_round
@@ -65,24 +66,20 @@ def _start_and_train(context: RunContext) -> bool:
     folder = context.folder()  # a new run whose nets are refused has none
     setup = replace(setup, memories=MemoryStore(folder))
     context.limits.clock = setup.clock
-    root = comm.is_root
+    places = comm.allgather_object(f"{comm.host}: {setup.device.description}")
     with ExitStack() as stack:
-        # Rank 0 alone has the lock, the checkpoint and the server.
-        lock = together(comm, lambda: claim(stack, folder, comm, resumes=resumes) if root else None)
-        snapshot, origin = together(
-            comm, lambda: resuming.begin(setup, folder, request, resumes=resumes) if root else (None, {})
-        )
-        rounds = resuming.rounds_to_go(setup, folder, snapshot)
-        places = comm.allgather_object(f"{comm.host}: {setup.device.description}")
 
-        def begin_server() -> Server | None:
-            if lock is None:
-                return None
+        def begin_server() -> tuple[Server | None, Snapshot | None]:
+            if not comm.is_root:
+                return None, None
+            lock = claim(stack, folder, comm, resumes=resumes)
+            snapshot, origin = resuming.begin(setup, folder, request, resumes=resumes)
             server = Server(stack, setup, folder, lock, snapshot, request, context.advice, observed)
             server.announce(places, warnings, origin)
-            return server
+            return server, snapshot
 
-        server = together(comm, begin_server)
+        server, snapshot = together(comm, begin_server)
+        rounds = comm.bcast_object(server.rounds_to_go() if server else range(0))
         comm.agree()
         if context.begun_after is None:
             context.begun_after = rounds.start - 1

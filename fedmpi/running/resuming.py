@@ -13,8 +13,6 @@ from fedmpi.data.dataset import place_of
 from fedmpi.devices.profiles import PATH
 from fedmpi.errors import RunDirError
 from fedmpi.methods.protocol import renumbered
-from fedmpi.mpi.communicator import together
-from fedmpi.report.records import Best, read_records
 from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import made_with
@@ -58,21 +56,11 @@ def _problem(setup: Setup, snapshot: Snapshot) -> str:
     return checkpoint.unfit(snapshot.server, setup.method.state_specs())
 
 
-def rounds_to_go(setup: Setup, run_dir: RunDir, snapshot: Snapshot | None) -> range:
-    """Returns, on all ranks, the rounds after rank 0's `snapshot`; none where the tests on record end the run."""
-    config = setup.config
-    done = snapshot.round if snapshot else 0
-    records = together(setup.comm, lambda: read_records(run_dir) if done else [])
-    best = Best.of(record for record in records if record["round"] <= done)
-    last = done if best.why_over(config.stop) else config.rounds
-    return setup.comm.bcast_object(range(done + 1, last + 1))
-
-
 def begin(
     setup: Setup, run_dir: RunDir, request: RunRequest, *, resumes: bool
 ) -> tuple[Snapshot | None, dict[str, Any]]:
-    """Returns, on rank 0, the state that this start continues, None to begin at round 1, and what the manifest says of
-    a state of another run. Raises RunDirError for other data, or another method than that of the other run."""
+    """Returns the state that this start continues, None to begin at round 1, and what the manifest says of a state of
+    another run. Raises RunDirError for other data, or another method than that of the other run."""
     if saved := _newest(setup, run_dir):
         return saved, {}
     if request.origin is not None:

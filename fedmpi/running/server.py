@@ -129,6 +129,12 @@ class Server:
             self._tell(f"round 1 begins with the state of {origin['run']} after round {origin['round']}: {changes}")
         self._observers.call("run_started", Started(config.to_dict(), self._folder.path, self._done))
 
+    def rounds_to_go(self) -> range:
+        """Returns the rounds after those that are done; none where the tests on record end the run."""
+        config = self._setup.config
+        last = self._done if self._best.why_over(config.stop) else config.rounds
+        return range(self._done + 1, last + 1)
+
     def show_progress(self, num_done: int, num_clients: int) -> None:
         """Shows how many clients of the running phase are done."""
         self._lock.beat()
