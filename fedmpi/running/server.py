@@ -115,14 +115,13 @@ class Server:
         for line in (*found, *warnings, *of_sources):
             warn(one_line(line))
         self.say(f"run directory: {self._folder.path}")
-        over = self._best.why_over(config.stop)
-        if self._done < config.rounds and not over:
+        if self.rounds_to_go():
             # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
             self.say(self._advice.to_resume("to continue after an interruption"))
             if self._done:
                 self.say(f"resuming after round {self._done}")
         else:
-            why = over or f"rounds is {config.rounds}"
+            why = self._best.why_over(config.stop) or f"rounds is {config.rounds}"
             self._tell(f"nothing left to do: {counted(self._done, 'round')} done; {why}")
         for origin in first_state.values():
             changes = "; ".join(origin["config"]) or "with the same config"
@@ -238,16 +237,13 @@ class Server:
 
     def _write_report(self) -> None:
         rows = tier_rows(self._sizes, self._best)
-        split_s = self._best.split_s()
-        scores = self._client_scores
         ended = self._best.why_over(self._setup.config.stop)
-        lines = closing_lines(read_records(self._folder))
         if not self._request.quiet:
-            print_table(rows, lines, self._folder)
+            print_table(rows, closing_lines(read_records(self._folder)), self._folder)
         digest = checkpoint.state_digest(self._folder.checkpoint_path(self._folder.last_saved()))
-        more = {"time_s": split_s, "state_digest": digest, **({"ended": ended} if ended else {})}
+        more = {"time_s": self._best.split_s(), "state_digest": digest, **({"ended": ended} if ended else {})}
         write_summary(self._folder, rows, **more)
-        if scores:
+        if scores := self._client_scores:
             pairs = zip(scores.clients.tolist(), scores.accuracy.tolist(), strict=True)
             table = "".join(f"{client},{accuracy!r}\n" for client, accuracy in pairs)
             write_text(self._folder.report_dir / "clients.csv", f"client,{scores.name}\n{table}")
