@@ -22,8 +22,8 @@ from fedmpi.config.load import load
 from fedmpi.data.batches import Draws
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, plain_step
-from fedmpi.learning.twice import initial_values
 from fedmpi.methods.protocol import copy_into
+from fedmpi.models.surgery.narrowing import fill
 from fedmpi.report.table_text import print_lines
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.exchange import Reduce
@@ -136,7 +136,8 @@ def steps(comm: Any, folder: Path, words: Sequence[str], pairs: int, precisions:
     for precision in precisions:
         setup = measuring.prepared(comm, folder, [*words, f"train.precision={precision}"])
         for number, tier in enumerate(setup.method.tiers):
-            initial_values(setup.trainers[number].net, 0)  # factors come as zeros, which would train unlike others
+            # Factors come as zeros, which would train unlike others.
+            fill(setup.trainers[number].net.params.values(), torch.Generator().manual_seed(0))
             rows.append({"tier": tier.name, "precision": precision, "macs": setup.macs[number]})
             actions.append(partial(train, setup.trainers[number], 1))
         rows.append({"tier": "bare loop", "precision": precision, "macs": setup.macs[0]})
