@@ -58,13 +58,9 @@ class Bench:
 
         net = self.net or (lambda: nn.Linear(x.shape[1], 1, bias=False))
 
+        clients = Clients(count=self.num_clients or len(self.owned), per_round=len(self.owned))
         self.method = self.make(
-            MethodContext(
-                self.options,
-                lambda empty=False: net(),
-                train=self.train,
-                clients=Clients(count=self.num_clients or len(self.owned), per_round=len(self.owned)),
-            )
+            MethodContext(self.options, lambda empty=False: net(), train=self.train, clients=clients)
         )
         own = self.method.own_decay
         layout = net_layout(net().named_parameters(), own, channels_last=False)

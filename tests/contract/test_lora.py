@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from narrow_nets import exchanged
+from narrow_nets import context, exchanged
 from small_runs import run_alone, small_config, small_setup
 from torch import Tensor, nn
 
@@ -24,7 +24,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.lowrank.adapter import Adapter
 from fedmpi.methods.lora import NORM, RANK, Lora, LoraOptions
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, Contributions, MethodContext, Phase
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Phase
 from fedmpi.models import create
 from fedmpi.running.forecast import forecast
 from fedmpi.store import checkpoint
@@ -52,14 +52,9 @@ def frozen_net() -> nn.Module:
 
 def method_of(aggregation: str, ranks: tuple[int, ...] = (3, 2, 1), **options: object) -> Lora:
     """Its A begins as the identity."""
-    method = Lora(
-        MethodContext(
-            LoraOptions(aggregation=aggregation, ranks=ranks, alpha=6.0, **options),
-            lambda empty=False: frozen_net(),
-            clients=Clients(count=3, per_round=3),
-            tier_blocks=(1,) * len(ranks) if len(ranks) == 3 else (3,),
-        )
-    )
+    chosen = LoraOptions(aggregation=aggregation, ranks=ranks, alpha=6.0, **options)
+    blocks = (1,) * len(ranks) if len(ranks) == 3 else (3,)
+    method = Lora(context(chosen, frozen_net, clients=Clients(count=3, per_round=3), tier_blocks=blocks))
     method.start = {"0.a": EYE[: ranks[0]].clone(), "0.b": torch.zeros(3, ranks[0])}
     return method
 
@@ -216,12 +211,22 @@ def test_flora_merges_the_mean_and_begins_anew() -> None:
     assert flora.upload_specs(0).keys() == {"0.a", "0.b"}
 
 
-def test_flexlora_and_its_first_round_is_floras() -> None:
-    products = []
-    for aggregation in ("flexlora", "flora"):
-        method = method_of(aggregation)
-        products.append(after_round(method, method.initial_state(), UPLOADS)["0.change"])
-    assert torch.equal(products[0], MEAN) and torch.equal(products[1], MEAN)
+@pytest.mark.parametrize(
+    ("aggregation", "options", "expected"),
+    [
+        ("flexlora", {}, MEAN),
+        ("flora", {}, MEAN),
+        ("raflora", {}, BY_BANDS),
+        # Clients of rank r have the first r rows of A, so they cover the first r columns.
+        ("delta", {"coverage": 0.0}, MEAN),
+        ("delta", {"coverage": 1.0}, BY_BANDS),
+    ],
+)
+def test_the_change_of_the_first_round(aggregation: str, options: dict[str, float], expected: Tensor) -> None:
+    method = method_of(aggregation, **options)
+    found = after_round(method, method.initial_state(), UPLOADS)["0.change"]
+    rounding = {} if aggregation == "delta" else {"rtol": 0, "atol": 0}
+    torch.testing.assert_close(found, expected, **rounding)
 
 
 def test_prefixes_of_the_svd() -> None:
@@ -237,19 +242,11 @@ def test_prefixes_of_the_svd() -> None:
 
 
 def test_raflora_averages_each_band_over_its_holders() -> None:
+    """Without the first client nobody has rank 3: it stays at 1. Weights 1/3 and 2/3; band 2 is the second client's."""
     method = method_of("raflora")
-    assert torch.equal(after_round(method, method.initial_state(), UPLOADS)["0.change"], BY_BANDS)
-    # Without the first client nobody has rank 3: it stays at 1. Weights 1/3 and 2/3; band 2 is the second client's.
     others = {number: UPLOADS[number] for number in (1, 2)}
     new = after_round(method, change(9, 4, 1), others)["0.change"]
     torch.testing.assert_close(new, torch.tensor([[4.0, 0.0, 0.0], [16.0, 24.0, 0.0], [0.0, 0.0, 1.0]]))
-
-
-@pytest.mark.parametrize(("coverage", "expected"), [(0.0, MEAN), (1.0, BY_BANDS)])
-def test_delta_from_zero(coverage: float, expected: Tensor) -> None:
-    """Clients of rank r have the first r rows of A, so they cover the first r columns."""
-    method = method_of("delta", coverage=coverage)
-    torch.testing.assert_close(after_round(method, method.initial_state(), UPLOADS)["0.change"], expected)
 
 
 @pytest.mark.parametrize(("coverage", "last"), [(0.0, 1.5), (1.0, 3.0)])

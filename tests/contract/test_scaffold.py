@@ -72,13 +72,10 @@ def test_c_is_the_mean_of_all_clients(tmp_path: Path, per_round: int) -> None:
 
 
 def test_twice_the_bytes_and_what_is_warned_of(tmp_path: Path) -> None:
-    fedavg = small_setup(tmp_path, "method.name=fedavg").method
+    fedavg = small_setup(tmp_path, "method.name=fedavg").method.costs(ClientLoad(0))
     method = small_setup(tmp_path, "method.name=scaffold", "train.momentum=0").method
-    assert (
-        method.costs(ClientLoad(0)).down_bytes
-        == method.costs(ClientLoad(0)).up_bytes
-        == 2 * fedavg.costs(ClientLoad(0)).down_bytes
-    )
+    costs = method.costs(ClientLoad(0))
+    assert costs.down_bytes == costs.up_bytes == 2 * fedavg.down_bytes
     assert method.warnings() == ()
     (said,) = small_setup(tmp_path, "method.name=scaffold").method.warnings()
     assert "set train.momentum=0," in said and "config scaffold_digits" in said
