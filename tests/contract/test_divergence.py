@@ -44,8 +44,7 @@ def test_every_client_diverges_in_every_round(tmp_path: Path, capfd, method: str
     words = (f"method.name={method}", "train.lr=1e12", f"train.on_divergence={policy}", "output.progress=plain")
     words += ("rounds=2", "output.keep_checkpoints=5")
     words += ("method.beta=lr",) if method == "perfedavg" else ()
-    run_alone(tmp_path, *words)
-    records = read_records(RunDir(tmp_path))
+    records = run_alone(tmp_path, *words).records
     for record in records:
         cohort, dropped, restored = (record.get(key, []) for key in ("cohort", "dropped", "restored"))
         assert sorted(dropped + restored) == sorted(cohort), record

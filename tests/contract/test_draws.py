@@ -12,8 +12,6 @@ from small_runs import run_alone
 from fedmpi import methods
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client
-from fedmpi.report.records import read_records
-from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
 
 Seen = Callable[[Client, Any], None]
@@ -97,9 +95,8 @@ def test_what_was_drawn_is_what_was_done(tmp_path: Path, monkeypatch: pytest.Mon
         return method
 
     monkeypatch.setattr("fedmpi.methods.create", make)
-    run_alone(tmp_path, f"method.name={name}", *words, "partition.name=class_dirichlet")
     told = {}
-    for record in read_records(RunDir(tmp_path)):
+    for record in run_alone(tmp_path, f"method.name={name}", *words, "partition.name=class_dirichlet").records:
         assert [drawn["client"] for drawn in record["draws"]] == record["cohort"]
         for drawn in (drawn for drawn in record["draws"] if kind in drawn):
             told[record["round"], drawn["phase"], drawn["client"]] = numbers(drawn[kind])
@@ -116,7 +113,6 @@ def numbers(drawn: Any) -> Any:
 def test_the_tier_of_each_client_is_on_record(tmp_path: Path) -> None:
     """Six clients in blocks of three tiers all take part: two of each tier. FedHM draws nothing more."""
     words = ("method.name=fedhm", "method.rank_ratio=[1,0.5,0.25]", "clients.count=6", "clients.per_round=6")
-    run_alone(tmp_path, *words, "rounds=1")
-    (record,) = read_records(RunDir(tmp_path))
+    (record,) = run_alone(tmp_path, *words, "rounds=1").records
     tiers = ["1", "1", "0.5", "0.5", "0.25", "0.25"]
     assert record["draws"] == [{"client": i, "phase": "train", "tier": tier} for i, tier in enumerate(tiers)]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from by_hand import with_torchs_statistics
 from fast import fast
-from small_runs import finished, one_round, run_alone, small_setup, undisturbed
+from small_runs import one_round, run_alone, small_setup, undisturbed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -204,8 +204,8 @@ def test_a_client_is_tested_with_what_it_remembers_and_adapts(tmp_path: Path, mo
 
 def test_clients_are_in_records_table_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without personal nets only where it is asked for."""
-    run_alone(tmp_path / "on", "method.name=fedavg", ON, "rounds=2", "output.progress=plain")
-    clients = finished(tmp_path / "on").records[-1]["clients"]
+    records = run_alone(tmp_path / "on", "method.name=fedavg", ON, "rounds=2", "output.progress=plain").records
+    clients = records[-1]["clients"]
     head, *lines = (tmp_path / "on" / "report" / "clients.csv").read_text().splitlines()
     accuracy = [float(line.split(",")[1]) for line in lines]
     assert head == "client,accuracy" and clients["clients"] == len(accuracy)
@@ -227,13 +227,12 @@ def test_the_same_clients_in_every_round_with_the_same_scores(tmp_path: Path) ->
     scores = {}
     for asked in (0, 3):
         folder = tmp_path / str(asked)
-        run_alone(folder, *WORDS, f"evaluation.clients={asked}")
+        records = run_alone(folder, *WORDS, f"evaluation.clients={asked}").records
         lines = (folder / "report" / "clients.csv").read_text().splitlines()[1:]
         scores[asked] = dict(line.split(",") for line in lines)
-        trained = {client for record in finished(folder).records for client in record["cohort"]}
+        trained = {client for record in records for client in record["cohort"]}
         with_files = {int(path.name) for path in (folder / "memory").glob("*/*")}
         assert with_files == trained and len(trained) < 12
-    records = finished(tmp_path / "3").records
     assert [record["clients"]["clients"] for record in records] == [3, 3]
     assert [record["clients"]["without_test_data"] for record in records] == [0, 0]
     assert len(scores[3]) == 3 and scores[3].items() <= scores[0].items() and len(scores[0]) > 3

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fast import fast
 from method_cases import CASES
-from small_runs import finished, run_alone, undisturbed
+from small_runs import run_alone, undisturbed
 
 from fedmpi.check.bits import difference
 
@@ -28,5 +28,5 @@ def test_every_method_keeps_its_bits(tmp_path: Path, case: str) -> None:
     words = (*CASES[case], *WORDS, "evaluation.personal=on")
     expected = undisturbed(tmp_path, *words, "rounds=3", "mpi.exchange=gather")
     run_alone(tmp_path / "run", *words, "mpi.exchange=gather")
-    run_alone(tmp_path / "run", *words, "rounds=3", "mpi.exchange=reduce", resume=True)
-    assert difference(finished(tmp_path / "run"), expected) == ""
+    resumed = run_alone(tmp_path / "run", *words, "rounds=3", "mpi.exchange=reduce", resume=True)
+    assert difference(resumed, expected) == ""
