@@ -114,13 +114,20 @@ class Comm(Communicator):
         with self.traffic.counted("communication"):
             yield
 
+    @contextmanager
+    def _pieces(self, buffer: torch.Tensor) -> Iterator[Iterator[np.ndarray]]:
+        """Begins as `_moving` does, for a flat buffer that goes out in pieces."""
+        values = buffer.numpy()
+        step = _PIECE_BYTES // values.itemsize
+        with self._moving():
+            yield (values[start : start + step] for start in range(0, len(values), step))
+        self.traffic.moved(self.size - 1, values.nbytes * (self.size - 1))
+
     @_may_lose_ranks
     def bcast(self, buffer: torch.Tensor) -> None:
-        octets: np.ndarray = buffer.view(-1).view(torch.uint8).numpy()
-        with self._moving():
-            for start in range(0, len(octets), _PIECE_BYTES):
-                self._mpi.Bcast(octets[start : start + _PIECE_BYTES], root=0)
-        self.traffic.moved(self.size - 1, len(octets) * (self.size - 1))
+        with self._pieces(buffer.view(-1).view(torch.uint8)) as pieces:
+            for piece in pieces:
+                self._mpi.Bcast(piece, root=0)
 
     @_may_lose_ranks
     def start_bcast(self, buffer: torch.Tensor) -> Wait:
@@ -139,22 +146,15 @@ class Comm(Communicator):
 
     @_may_lose_ranks
     def reduce_sum(self, buffer: torch.Tensor) -> None:
-        self._add(buffer, functools.partial(self._mpi.Reduce, root=0))
+        with self._pieces(buffer) as pieces:
+            for piece in pieces:
+                self._mpi.Reduce(MPI.IN_PLACE if self.is_root else piece, piece, MPI.SUM, root=0)
 
     @_may_lose_ranks
     def allreduce_sum(self, buffer: torch.Tensor) -> None:
-        self._add(buffer, self._mpi.Allreduce)
-
-    def _add(self, buffer: torch.Tensor, collective: Callable[..., None]) -> None:
-        values = buffer.numpy()
-        step = _PIECE_BYTES // values.itemsize
-        received = np.empty(min(step, len(values)), values.dtype)
-        with self._moving():
-            for start in range(0, len(values), step):
-                piece = values[start : start + step]
-                collective(piece, received[: len(piece)], op=MPI.SUM)
-                piece[:] = received[: len(piece)]
-        self.traffic.moved(self.size - 1, values.nbytes * (self.size - 1))
+        with self._pieces(buffer) as pieces:
+            for piece in pieces:
+                self._mpi.Allreduce(MPI.IN_PLACE, piece, MPI.SUM)
 
     @_may_lose_ranks
     def start_send(self, sender: int, num_bytes: int, message: torch.Tensor, received: torch.Tensor) -> Wait:
