@@ -21,6 +21,7 @@ from fedmpi.config.fields import (
     DATA_PLACES,
     FREE,
     Count,
+    CountOrZero,
     Counts,
     DeviceClass,
     DeviceClasses,
@@ -31,6 +32,7 @@ from fedmpi.config.fields import (
     Positive,
     Section,
     Share,
+    ShareOrZero,
     free,
     named,
 )
@@ -51,7 +53,7 @@ _DEFAULTS_LATER = dict(leaves(parse(_LATER).value))
 class Work(Section):
     """Sets how much of its local work a client does in a round."""
 
-    partial: Annotated[float, Field(ge=0, le=1)] = 0.0
+    partial: ShareOrZero = 0.0
     """Probability that a client does only a part of its local steps, drawn in each round (FedProx's stragglers)."""
     least: Share = 0.1
     """The part is drawn uniformly between this share and all of the steps; it is one step or more."""
@@ -128,7 +130,7 @@ class Train(Section):
 
     local_epochs: Count = 10
     """Passes over a client's data in each round it takes part in."""
-    local_steps: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    local_steps: CountOrZero = 0
     """Local steps in each round in place of `local_epochs`, as many for clients of all sizes (FedHM's E). 0: none."""
     batch_size: Count = 64
     """Examples in a mini-batch; a smaller last one stays (a single example joins the batch before it)."""
@@ -204,7 +206,7 @@ class Evaluation(Section):
     `classes`: all of the client's classes. `groups`: all of its writers, subjects or roles. `auto`: `groups` where the
     partition is by these and test examples have the same ones, else `matching`.
     """
-    clients: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    clients: CountOrZero = 0
     """How many clients' own nets are tested, the same random ones in every round; 0 tests all."""
     metrics: Annotated[tuple[Metric, ...], Field(strict=False)] = free(())
     """More scores of each tier's net: `f1_macro`, `auc` (one against the rest), for classes `top5` and
@@ -228,9 +230,9 @@ class Stop(Section):
     over clients' own where they have no common one. The run counts as finished.
     """
 
-    accuracy: Annotated[float, Field(ge=0, le=1)] = free(0.0)
+    accuracy: ShareOrZero = free(0.0)
     """Ends the run at a test with this accuracy or more; 0: no target."""
-    patience: Annotated[int, Field(ge=0, le=2**31 - 1)] = free(0)
+    patience: CountOrZero = free(0)
     """Ends the run after this many tests in a row without a new best one; 0: never."""
 
 
@@ -285,9 +287,9 @@ class Output(Section):
 class Change(Section):
     """Gives some clients another device in the middle of a run (FDNNC's changing devices)."""
 
-    round: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    round: CountOrZero = 0
     """The round from which on they have it; 0: never."""
-    share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    share: ShareOrZero = 0.5
     """Probability that a client's device changes then, to another of the fleet."""
 
 

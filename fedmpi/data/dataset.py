@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from fedmpi.config.fields import DATA_PLACES, METRICS, Section, Task
+from fedmpi.config.fields import DATA_PLACES, METRICS, CountOrZero, Section, Task
 from fedmpi.config.schema import Config
 from fedmpi.config.yaml_text import found
 from fedmpi.data.subset import Ints, choose
@@ -22,7 +21,6 @@ from fedmpi.store.files import DIGEST_BYTES
 if TYPE_CHECKING:
     from torch import Tensor
 
-NumExamples = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Kind = Literal["image", "vector", "tokens"]
 Part = Literal["train", "test"]
 Arrays: TypeAlias = Mapping[str, NDArray[Any] | None]
@@ -158,9 +156,9 @@ class DataOptions(Section):
     """True if `info` reads the examples."""
     name: str
     """What the data set is, in one line; the value is the name in a config."""
-    num_train: NumExamples = 0
+    num_train: CountOrZero = 0
     """Training examples to use, for trials: so many in all, drawn class by class (or group by group); 0 means all."""
-    num_test: NumExamples = 0
+    num_test: CountOrZero = 0
     """Test examples to use, drawn in the same way; 0 means all."""
 
     def info(self) -> DataInfo:
