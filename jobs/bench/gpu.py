@@ -24,7 +24,7 @@ from measuring import LONG, BareLoop, benchmark
 from parts import train
 
 from fedmpi.learning.determinism import settings_kept
-from fedmpi.learning.twice import initial_values
+from fedmpi.models.surgery.narrowing import fill
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.table_text import markdown_lines
 from fedmpi.rounds.state import Setup
@@ -70,7 +70,8 @@ def measured(setup: Setup, number: int, least_s: float) -> list[str]:
     """Returns the cells of a tier."""
     trainer, by_hand = setup.trainers[number], BareLoop(setup, [number])
     device, images = setup.data.device, STEPS * setup.config.train.batch_size
-    initial_values(trainer.net, 0)  # factors come as zeros, which would train unlike others
+    # Factors come as zeros, which would train unlike others.
+    fill(trainer.net.params.values(), torch.Generator().manual_seed(0))
     torch.get_device_module(device).reset_peak_memory_stats(device)
     ways = {"computed": partial(train, trainer, STEPS), "by hand": partial(by_hand.steps, number, STEPS)}
     per_s = {name: f"{images / median_s(action, least_s):,.0f}" for name, action in ways.items()}
