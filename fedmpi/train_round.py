@@ -1,4 +1,4 @@
-"""One round, as every rank runs it. Read `train_round` from top to bottom, line for line beside `tests/plain_round.py`.
+"""One round, as every rank runs it. Read `train_round` from top to bottom, beside its twin in `tests/plain_round.py`.
 
 Rank 0 is the server, the others simulate clients; alone, rank 0 does both. All ranks make the same collective calls in
 the same order, whatever `is_root` is.
@@ -9,17 +9,21 @@ What is sent. Before each phase rank 0 broadcasts the method's published tensors
     ranks get the state and factorize some layers each, unless rank 0 has a GPU (`rounds/publish.py`). The test of a
     round uses the broadcast for the next one. Then each client's upload travels to rank 0 with a report, or each
     worker's sums and reports do (`rounds/exchange.py`). Client memories travel as files of the run directory
-    (`store/memory.py`). A test adds up its counts (`rounds/evaluate.py`). Every rank computes the cohort, the tiers and
-    who simulates whom (`rounds/state.py`).
+    (`store/memory.py`). A test adds up its counts (`rounds/evaluate.py`). After the round all ranks exchange their
+    seconds and votes to stop (`experiment.py`). Every rank computes the cohort, the tiers and who simulates whom
+    (`rounds/state.py`).
 What is summed. Weight times upload in the server's coordinates (the method's `lift`), as whole numbers: int64 sums of
     rint(w x 2^k), which depend on no order and on no rank (`exactsum.py`). The server divides once, by the weights of
-    the clients that sent an entry; an entry that no client sent keeps its value (`rounds/exchange.py`). A client that
-    diverges ends the run, or sends nothing, or its last finite net (`train.on_divergence`, `rounds/client.py`).
-What is random. The cohort, and tiers that are dynamic (`federation/`); each client's batches and augmentation
-    (`data/batches.py`); what a method draws; the augmentation of re-estimation (`rounds/evaluate.py`), whose
-    order is drawn once a run (`running/start.py`). The seed of each generator is a hash of its purpose, the run's seed
-    and, where they matter, round, client or batch (`seeds.py`). Dropout draws from torch's global generator, which is
-    seeded for that client (`rounds/client.py`). So any rank trains a client to the same bits, at any time.
+    the clients that hold an entry (`regions`); an entry that no client holds keeps its value (`rounds/exchange.py`).
+    Another aggregate than the mean gets the uploads themselves (`methods/aggregate.py`). A client that diverges ends
+    the run, or sends nothing, or its last finite net (`train.on_divergence`, `rounds/client.py`).
+What is random. Once a run the partition, the initial values, the clients' devices, and the order of the examples that
+    re-estimate BatchNorm statistics (`running/start.py`). Each round the cohort, tiers that are dynamic, shares of the
+    work and lost uploads (`federation/`); each client's batches and augmentation (`data/batches.py`), also where its
+    net adapts before a test; what a method draws; the augmentation of re-estimation (`rounds/evaluate.py`). The seed of
+    each generator is a hash of its purpose, the run's seed and, where they matter, round, client or batch (`seeds.py`).
+    Dropout, and code of the user, draw from the global generators of torch, numpy and Python, which are seeded for that
+    client (`rounds/client.py`). So any rank trains a client to the same bits, at any time.
 What happens if a rank dies here. Under plain `mpirun` the job ends, and `--resume` continues after the last checkpoint.
     Under `mpirun --with-ft ulfm` the other ranks get a `RankLossError`, become the ranks of the job (`mpi/comm.py`)
     and call `train_round` again with the same state. A round changes nothing but the files of client memories, and
@@ -102,7 +106,7 @@ def train_clients(setup: Setup, number: int, state: ServerState, published: Publ
 def update(
     setup: Setup, number: int, phase: Phase, state: ServerState, published: Published, results: Results
 ) -> tuple[ServerState, Contributions | None]:
-    """Returns the new server state and what made it; new client memories become valid with it.
+    """Returns the new server state, which has the versions of new client memories, and the phase's contributions.
 
     Returns the state as it is and None if too few clients contributed for the aggregate, and on all ranks but rank 0.
     """

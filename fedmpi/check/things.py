@@ -83,7 +83,10 @@ def words_of(kind: str, place: str, given: Sequence[str]) -> tuple[str, ...]:
     words = [_WORDS.get(kind, f"{kind}.name={{}}").format(place)]
     if kind == "observer":
         words.append("output.progress=plain")
-    words.append("partition.name=class_dirichlet" if kind == "method" else "method.name=fedavg")
+    if kind != "method":
+        words.append("method.name=fedavg")
+    if kind in ("method", "aggregate"):
+        words.append("partition.name=class_dirichlet")  # unequal clients arrive in another order on several ranks
     if kind == "data" and not any(word.startswith("model.name=") for word in given):
         of_data = [word for word in given if word.startswith("data.")]
         probed = (*words, "partition.name=iid", *of_data, "model.name=mlp", "model.hidden=[16]")

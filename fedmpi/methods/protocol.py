@@ -66,9 +66,10 @@ class Method:
     layers: Mapping[str, FactorizedLayer] = {}
     """The layers that it factorizes, by name, whose singular values a page of the run shows."""
     late: Mapping[tuple[str, ...], float] = {}
-    """Names of published tensors that take long to compute (FedHM: the factors), by what is computed at once, with how
-    long that takes, in multiply-accumulates of training (0: not known). `publish` is called for the others first, and
-    clients that need none of these train meanwhile. If all wait, and it is known how long, every rank computes some."""
+    """Published tensors that take long to compute (FedHM: the factors). Maps each group of names that one computation
+    yields to its cost in multiply-accumulates of training; 0 means unknown. `publish` is called for the other tensors
+    first, and clients that need no late ones train meanwhile. If all clients wait and the costs are known, every rank
+    computes some groups."""
 
     def __init__(self, context: MethodContext) -> None:
         self.context = context
@@ -158,7 +159,8 @@ class Method:
         return self.state_specs()
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
-        """Writes into `out` what these nets are made of: the tensors of `published_specs`, without or only the late."""
+        """Writes the tensors of `out`, which these nets are made of. One call has those of `published_specs` that are
+        not late, another the late ones."""
         copy_into(out, state)
 
     def client_weight(self, task: Task) -> float:
@@ -170,7 +172,8 @@ class Method:
         """Yields (name in `sums`, tensor) pairs: the upload as the server averages it, one tensor at a time.
 
         The tensor has the shape of the region that `regions` gives, else of the whole. A name that is left out enters
-        its mean as zeros, with the client's weight; an empty region keeps the client out of that mean.
+        its mean as zeros, with the client's weight, as if it were sent; an empty region keeps the client out of that
+        mean.
         """
         yield from upload.items()
 

@@ -122,7 +122,7 @@ def _bounded_upload(method: Method, net: FlatNet, client: Client, bounds: Mappin
     if odd := first_mismatch(upload, method.upload_specs(client.task.tier, client.task)):
         # A copy or a sum would broadcast another shape.
         raise ConfigError("method.name", f"'{method.options.name}' uploads {odd} by its upload_specs")
-    # The largest entry of no tensors lies on the host.
+    # Of an upload without tensors `magnitudes` is a tensor on the CPU.
     largest = method.magnitudes(upload, client).to(net.device, torch.float64)
     limits = torch.tensor(list(bounds.values()), dtype=torch.float64).to(net.device, non_blocking=True)
     is_good = (largest <= limits).all()  # False for NaN, too

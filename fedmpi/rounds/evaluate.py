@@ -58,7 +58,7 @@ def own_tests(
 
 
 def test_tiers(setup: Setup, round_number: int, published: Published) -> dict[str, TierScore]:
-    """Returns the scores of the nets that the method has tested, by name, on the whole test set."""
+    """Tests the nets that `Method.tested` names on the whole test set. Returns their scores by name."""
     tested = setup.method.tested()
 
     def load(place: int) -> FlatNet:

@@ -3,7 +3,8 @@
 gather   Uploads travel. A worker starts to send a client's upload and trains its next client meanwhile. Rank 0 receives
          a wave of one client per worker, and adds the one before. It never holds a whole cohort.
 reduce   Each worker lifts and adds the uploads of its own clients. The sums (int64) travel once per phase, which takes
-         as long for any number of clients. Faster where several workers have many clients each, or nothing travels.
+         as long for any number of clients. Faster where several workers have many clients each, or where rank 0 is
+         alone.
 
 Both add the same whole numbers (`fedmpi.exactsum`) on the same kind of device, so the order does not matter. Another
 aggregate than the mean (`method.aggregate`) takes `gather`. A phase makes one exchange: every rank calls `post` once
@@ -94,7 +95,7 @@ class Uploads:
             try:
                 for name, value in self._setup.method.lift(upload, client):
                     self._add(report.client, name, value, regions.get(name))
-            except (Exception, SystemExit) as error:  # the clock would not know the client
+            except (Exception, SystemExit) as error:  # the clock has no client during aggregation
                 raise RoundError(where("aggregation", task.round_number, report.client)) from error
         shaped = {name: (self._specs[name].shape, region) for name, region in regions.items()}
         self._senders.add(self._weights[report.client], shaped)

@@ -76,7 +76,7 @@ def _bounds(method: Method, state: Params) -> dict[str, float]:
 
 
 def publish_late(setup: Setup, state: ServerState, number: int, published: Published) -> Published:
-    """Computes what is late and starts to send it, once: rank 0 alone, while the others go on, or all together."""
+    """Computes the late tensors, on rank 0 while the others go on, or on all ranks. Rank 0 starts their broadcast."""
     if not published.late:
         return published
     comm = setup.comm

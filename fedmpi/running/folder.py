@@ -121,11 +121,12 @@ def slurm_job() -> str:
     return f"{os.environ.get('SLURM_ARRAY_JOB_ID')}_{task}" if task else os.environ.get("SLURM_JOB_ID", "")
 
 
-def launch_command(config: Config, num_ranks: int) -> str:
+def launch_command(config: Config, num_ranks: int, *, outlives_ranks: bool = False) -> str:
     """Returns the command of a run, in any folder, without the words that say which run it is. It names the user's own
     code again, because a run directory alone makes fedmpi import nothing."""
     words = [f"{dotted(key)}={name}" for key, name in named_in_full(config.to_dict()).items()]
-    launcher = f"mpirun -n {num_ranks} " if num_ranks > 1 else ""
+    mpirun = "mpirun --with-ft ulfm" if outlives_ranks else "mpirun"
+    launcher = f"{mpirun} -n {num_ranks} " if num_ranks > 1 else ""
     command = launcher + shlex.join(["python", "-m", "fedmpi.main", *words])
     # A module of the user's, or data under a relative path, may be found only from the folder of this start.
     places = [getattr(config.data, key, "/") for key in DATA_PLACES] + [config.clients.availability or "/"]
@@ -144,10 +145,10 @@ class Advice:
     """The command without the words that say which run it is."""
     run_dir: RunDir | None = None
 
-    def run_is_in(self, run_dir: RunDir, num_ranks: int) -> None:
+    def run_is_in(self, run_dir: RunDir, num_ranks: int, *, outlives_ranks: bool = False) -> None:
         """Notes the run directory of a job that was started with so many ranks."""
         self.run_dir = run_dir
-        self.launch = launch_command(self.config, num_ranks)
+        self.launch = launch_command(self.config, num_ranks, outlives_ranks=outlives_ranks)
 
     def resume_command(self, lr: float | None = None, *, in_new_run: bool = False) -> str:
         """Returns what to type, in any folder, to continue the run, or a new one from its newest state, with this

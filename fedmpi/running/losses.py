@@ -67,7 +67,7 @@ class Limits:
             # Where one of five is lost, one of the others may have twice its work, the server's part included.
             share = math.ceil(self._comm.started_size / max(1, self._comm.size - 1))
         limit_s = self._settings.round_timeout_s * share or math.inf
-        self._begin(limit_s, 2 * limit_s)  # others may begin after each other
+        self._begin(limit_s, 2 * limit_s)  # a rank may begin late by a limit and then take one
 
     def of_more_than_a_round(self) -> None:
         """Starts the limits of set-up and shutdown. Before the first round there are none: reading data is slow."""
@@ -163,7 +163,7 @@ class RunContext:
             folder = open_run_dir(self.config, self.comm, self.request, resume=self.resumes)
             self.comm.agree()
             self.run_dir = folder
-            self.advice.run_is_in(folder, self.comm.started_size)
+            self.advice.run_is_in(folder, self.comm.started_size, outlives_ranks=self.comm.recovers)
         return self.run_dir
 
     def recover(self) -> None:

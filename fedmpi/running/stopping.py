@@ -28,7 +28,7 @@ GO_ON = 0
 OUT_OF_TIME = 1
 SIGNALLED = 2
 OVER = 3
-"""The votes of a rank; the highest vote of all ranks is done. Rank 0 alone knows when a run is over (`stop`)."""
+"""The votes of a rank; all ranks follow the highest one. Rank 0 alone knows when a run is over (`stop`)."""
 _PATIENCE = 1.5
 """A round is given so much longer than the longest of the last ones took."""
 _NUM_RECENT = 5
@@ -63,7 +63,7 @@ class Stopping:
         self._now = now
         self._end_s = math.inf if left_s is None else now() + left_s - spare_s
         self._over_s = max(0, round(-(left_s or 0)))
-        """How long the job's time was over at the start: that of another job."""
+        """By how much the end had passed at the start: then it is the end of another job."""
         self._recent_s: deque[float] = deque(maxlen=max(_NUM_RECENT, every))
         self._is_signalled = False
 

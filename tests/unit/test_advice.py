@@ -75,6 +75,11 @@ def test_what_is_found_only_from_here_is_resumed_from_here(
     assert advice_for(tmp_path, "data.name=cifar10").resume_command() == f"{launch} --run-dir {tmp_path} --resume"
 
 
+def test_a_job_that_outlives_its_ranks_is_resumed_as_one() -> None:
+    launch = launch_command(load(None, []), 3, outlives_ranks=True)
+    assert launch == "mpirun --with-ft ulfm -n 3 python -m fedmpi.main"
+
+
 def test_one_rank_gives_advice(ours: Advice) -> None:
     assert not ours.has_failed()
     assert ours.note_failure() and ours.has_failed()

@@ -60,6 +60,15 @@ def test_the_command_on_one_and_three_ranks(kind: str, words: list[str], count: 
     assert len(others) == count and all(line.startswith(("ok", "--")) for line in others)
 
 
+@pytest.mark.slow
+def test_an_aggregate_of_the_last_arrival_fails_on_three_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients have unequal loads, so on three ranks another one arrives last than on one."""
+    tests = Path(__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")]))
+    with pytest.raises(BrokenError, match="on 3 ranks, resumed after round 2, a run differs from one alone"):
+        bits.bits_stay(tmp_path, things.words_of("aggregate", "wrong_aggregates:Last", ()), 3)
+
+
 def test_what_differs_is_named(told: Told) -> None:
     ours, theirs = (Finished(server, {}, [{"round": 1, "loss": loss}]) for server, loss in (("a", 1.0), ("b", 2.0)))
     assert bits.difference(ours, ours) == ""
