@@ -18,7 +18,7 @@ _PERSONAL = "evaluation.personal=on"
 
 
 def difference(ours: Finished, theirs: Finished) -> str:
-    """Names what differs; empty if nothing does."""
+    """Names what differs, of the records the first entry; empty if nothing does."""
     lines = []
     if ours.server != theirs.server:
         lines.append("server state")
@@ -26,9 +26,13 @@ def difference(ours: Finished, theirs: Finished) -> str:
         lines.append("client memories")
     if len(ours.records) != len(theirs.records):
         lines.append(f"{len(ours.records)} rounds != {len(theirs.records)}")
+    entries = []
     for here, there in zip(ours.records, theirs.records, strict=False):
         changed = [key for key in here if here[key] != there.get(key)]
-        lines += [f"round {here['round']} {key}: {here[key]} != {there.get(key)}" for key in changed]
+        entries += [f"round {here['round']} {key}: {here[key]} != {there.get(key)}" for key in changed]
+    lines += entries[:1]
+    if len(entries) > 1:
+        lines.append(f"{len(entries) - 1} more")
     return "; ".join(lines)
 
 
