@@ -98,10 +98,10 @@ def _train(context: RunContext, setup: Setup, server: Server | None, rounds: ran
     """Trains these rounds, or until a test ends the run (`stop`); returns False if the run was stopped before."""
     number = rounds.start
     vote = GO_ON
-    stops = ""
-    few = ""
+    why_stopped = ""
+    why_too_few = ""
     published = None
-    while number in rounds and vote == GO_ON and not (few := context.too_few()):
+    while number in rounds and vote == GO_ON and not (why_too_few := context.too_few()):
         try:
             context.round_number = number
             context.limits.of_a_round()
@@ -117,20 +117,20 @@ def _train(context: RunContext, setup: Setup, server: Server | None, rounds: ran
             continue
         state = new_state
         published = new_published
-        stops = context.stopping.why(vote) if number + 1 in rounds else ""
+        why_stopped = context.stopping.why(vote) if number + 1 in rounds else ""
         if server is not None:
-            server.round_done(number, state, result, times, stops)
+            server.round_done(number, state, result, times, why_stopped)
         number += 1
     context.limits.of_more_than_a_round()
     has_progress = number - 1 > (context.begun_after or 0)  # this start has made a round
-    if server is not None and few and has_progress:
-        server.stop_early(state, few)
-    elif server is not None and not few and not stops:
+    if server is not None and why_too_few and has_progress:
+        server.stop_early(state, why_too_few)
+    elif server is not None and not why_too_few and not why_stopped:
         server.close_run()
     end_together(context, server)
-    if few:
-        raise TooFewRanksError(few, made_progress=has_progress)
-    return not stops
+    if why_too_few:
+        raise TooFewRanksError(why_too_few, made_progress=has_progress)
+    return not why_stopped
 
 
 def _timings_and_vote(context: RunContext, setup: Setup, is_over: bool) -> tuple[Times, int]:

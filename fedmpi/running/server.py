@@ -157,8 +157,10 @@ class Server:
             tests[round_number] = float(result.client_scores.accuracy.mean())
         return bool(Best(largest=tests).why_over(self._setup.config.stop))
 
-    def round_done(self, round_number: int, state: ServerState, result: RoundResult, times: Times, stops: str) -> None:
-        """Records the round, shows it, and saves it if it is time or the run `stops` (why, else '')."""
+    def round_done(
+        self, round_number: int, state: ServerState, result: RoundResult, times: Times, why_stopped: str
+    ) -> None:
+        """Records the round, shows it, and saves it if it is time or the run stops ('': it goes on)."""
         setup = self._setup
         self._done = round_number
         self._client_scores = result.client_scores
@@ -177,15 +179,15 @@ class Server:
             (report.client, round_number, report.memory_digest) for report in result.reports if report.memory_digest
         }
         self._warn_of_what_changed_nothing(round_number, record, result)
-        ends = bool(stops or over) or round_number == setup.config.rounds
+        ends = bool(why_stopped or over) or round_number == setup.config.rounds
         with setup.clock.stage("saving", round_number), writing(self._folder.path):
             self._records.round_done(record)  # no checkpoint is of a round that has no record
             if ends or round_number % setup.config.output.checkpoint_every == 0:
                 self._save(state)
         self._progress.round_done(record)
         self._observers.call("round_done", record)
-        if stops:
-            self._say_stopped(stops)
+        if why_stopped:
+            self._say_stopped(why_stopped)
 
     def _on_devices(self, fleet: Fleet, result: RoundResult) -> dict[str, Any]:
         """Returns what the record has of the round's time and energy on the clients' devices, and adds them up."""
