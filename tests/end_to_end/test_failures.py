@@ -40,7 +40,8 @@ def test_one_rank_fails_alone(start: Start, run_dir: Path, ranks: int, error: st
     head = failed_on(ranks - 1, r"round 3, client \d, stage local_training\n")
     assert re.match(head, found) and f"cause: {error.split('(')[0]}: " in found and "in fails" in found, found
     assert "Traceback" not in launched.err
-    advice = f"to continue: mpirun -n {ranks} python -m fedmpi.main --run-dir {run_dir} --resume"
+    mpirun = " ".join(["mpirun", *options])
+    advice = f"to continue: {mpirun} -n {ranks} python -m fedmpi.main --run-dir {run_dir} --resume"
     assert advice in launched.err and len(finished(run_dir).records) == 2
 
 

@@ -53,7 +53,7 @@ before(Comm, "recover", lambda comm: setattr(comm, "_mpi", Shrinks(comm._mpi)))"
     assert ends(launched) == 1, launched.err
     assert " gave up on " in launched.err and " waited for other ranks " in launched.err, launched.err
     assert "ends itself" not in launched.err
-    assert f"to continue: mpirun -n 3 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
+    assert f"to continue: mpirun --with-ft ulfm -n 3 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
     assert len(finished(run_dir).records) == 2
 
 

@@ -33,7 +33,7 @@ def test_a_signal_after_a_loss_still_saves(start: Start, continues: Callable[...
     assert launched.wait() == 75, launched.err
     done = len(finished(run_dir).records)
     assert f" {done} of 100000: SIGUSR1; all is saved\n" in launched.out
-    assert f"to continue: mpirun -n 4 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.out
+    assert f"to continue: mpirun --with-ft ulfm -n 4 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.out
     first, *_, last = records = read_records(RunDir(run_dir))
     assert set(first["busy_s"]) == {"0", "1", "2", "3"} and set(last["busy_s"]) == {"0", "1", "3"}
     (disturbed,) = [record for record in records if "losses" in record]
@@ -55,7 +55,8 @@ def test_too_few_are_left(
     kill(launched, *victims)
     assert launched.wait() == code, launched.err
     assert re.search(rf"^lost .*rank {victims[-1]} .*: 2 of {ranks} ", launched.out, re.MULTILINE), launched.out
-    assert f"to continue: mpirun -n {ranks} python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
+    command = f"mpirun --with-ft ulfm -n {ranks} python -m fedmpi.main --run-dir {run_dir} --resume"
+    assert f"to continue: {command}" in launched.err
     losses = last_start(run_dir)["losses"]
     assert [loss["rank"] for loss in losses] == [*victims]
     assert all(loss["recovery_s"] > 0 and loss["round"] >= 4 for loss in losses)
