@@ -19,6 +19,7 @@ from fedmpi.running.losses import RunContext, continue_round, end_together
 from fedmpi.running.server import Server, Times
 from fedmpi.running.stopping import GO_ON, OVER, Stopping
 from fedmpi.store.checkpoint import Snapshot
+from fedmpi.store.lock import RunLock
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 from fedmpi.train_round import train_round
@@ -59,20 +60,19 @@ def _start_and_train(context: RunContext) -> bool:
     context.limits.of_more_than_a_round()
     observed = together(comm, lambda: observer.named(config) if comm.is_root else {})
     data = context.training_data()
-    if resumes:
-        context.folder()  # so that a rank that ends the job says how to continue
-    setup = start.prepare(config, comm, RunDir(Path()), data)
-    warnings = start.check_nets(setup) if context.begun_after is None else ()
-    folder = context.folder()  # a new run whose nets are refused has none
-    setup = replace(setup, memories=MemoryStore(folder))
-    context.limits.clock = setup.clock
-    places = comm.allgather_object(f"{comm.host}: {setup.device.description}")
     with ExitStack() as stack:
+        # A run that resumes is claimed first. A new one has no folder before its nets are accepted.
+        claimed = _claim(context, stack) if resumes else None
+        setup = start.prepare(config, comm, RunDir(Path()), data)
+        warnings = start.check_nets(setup) if context.begun_after is None else ()
+        folder, lock = claimed or _claim(context, stack)
+        setup = replace(setup, memories=MemoryStore(folder))
+        context.limits.clock = setup.clock
+        places = comm.allgather_object(f"{comm.host}: {setup.device.description}")
 
         def begin_server() -> tuple[Server | None, Snapshot | None]:
-            if not comm.is_root:
+            if lock is None:
                 return None, None
-            lock = claim(stack, folder, comm, resumes=resumes)
             snapshot, origin = resuming.begin(setup, folder, request, resumes=resumes)
             server = Server(stack, setup, folder, lock, snapshot, request, context.advice, observed)
             server.announce(places, warnings, origin)
@@ -94,6 +94,13 @@ def _start_and_train(context: RunContext) -> bool:
         return _train(context, setup, server, rounds, state)
 
 
+def _claim(context: RunContext, stack: ExitStack) -> tuple[RunDir, RunLock | None]:
+    """Returns the run directory and, on rank 0, its lock, which `stack` gives up. Raises `StartupError`."""
+    comm = context.comm
+    folder = context.folder()
+    return folder, together(comm, lambda: claim(stack, folder, comm, resumes=context.resumes) if comm.is_root else None)
+
+
 def _train(context: RunContext, setup: Setup, server: Server | None, rounds: range, state: ServerState) -> bool:
     """Trains these rounds, or until a test ends the run (`stop`); returns False if the run was stopped before."""
     number = rounds.start
@@ -101,7 +108,10 @@ def _train(context: RunContext, setup: Setup, server: Server | None, rounds: ran
     why_stopped = ""
     why_too_few = ""
     published = None
-    while number in rounds and vote == GO_ON and not (why_too_few := context.too_few()):
+    while number in rounds and vote == GO_ON:
+        why_too_few = context.too_few()
+        if why_too_few:
+            break
         try:
             context.round_number = number
             context.limits.of_a_round()

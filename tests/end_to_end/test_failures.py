@@ -56,6 +56,29 @@ def goes_on_as_it_says(launched: Launched, run_main: RunMain, run_dir: Path) -> 
     assert len(finished(run_dir).records) == snapshot.round + 2
 
 
+SET_UP_FAILS = """
+def fails(*arguments):
+    raise RuntimeError("no room on the device")
+before(start, "prepare", fails)"""
+
+
+def test_what_fails_while_a_failed_run_starts_again_is_said(start: Start, run_main: RunMain, run_dir: Path) -> None:
+    """The note of the earlier failure is gone by then. A start on a run that another process has leaves none."""
+    assert run_main(*SMALL, "rounds=1", "--run-dir", str(run_dir))[0] == 0
+    note = run_dir / ".failed"
+    note.write_text("failed\nan earlier failure\nto continue: earlier")
+    again = (*SMALL, "rounds=3", "--resume")
+    launched = start(1, *again, run_dir=run_dir, patch=SET_UP_FAILS)
+    assert ends_in_time(launched, lambda: True) == 1
+    assert "no room on the device" in launched.err and "to continue: " in launched.err
+    assert "no room on the device" in note.read_text()
+    note.unlink()
+    with RunLock(RunDir(run_dir)):
+        launched = start(1, *again, run_dir=run_dir, patch=SET_UP_FAILS)
+        assert ends_in_time(launched, lambda: True) == 2
+    assert "is in use" in launched.err and not note.exists()
+
+
 SIGNALS = ((1, signal.SIGINT), (2, signal.SIGTERM), (3, signal.SIGINT))
 
 
