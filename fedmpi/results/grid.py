@@ -104,18 +104,21 @@ class GridFolder:
                 raise self._changed(f"{what} has changed since run {run.name} was begun")
         write_text(make_folder(self.out) / _DIGEST, json.dumps({"digest": self.grid.digest}) + "\n")
 
+    def config(self, run: GridRun) -> Config:
+        """Returns the config of a run. Raises ConfigError for a setting that no config can have."""
+        try:
+            return config_of(self.grid, run, self.words)
+        except ConfigError as error:
+            where = f"{self.grid.path}, method {run.method} in setting {run.setting}"
+            raise ConfigError(where, *error.problems) from None
+
     def jobs(self, runs: Sequence[GridRun]) -> dict[GridRun, Job]:
         """Reads the config of each run. Raises `UserError`: a setting that no config can have, or another run in the
         folder.
         """
         jobs = {}
         for run in runs:
-            try:
-                config = config_of(self.grid, run, self.words)
-            except ConfigError as error:
-                where = f"{self.grid.path}, method {run.method} in setting {run.setting}"
-                raise ConfigError(where, *error.problems) from None
-            jobs[run] = Job(self.folder_of(run), config)
+            jobs[run] = Job(self.folder_of(run), self.config(run))
             jobs[run].refuse_other()
         return jobs
 
@@ -244,9 +247,14 @@ def _simple_grid(arguments: argparse.Namespace, out: Path) -> Grid:
             raise ConfigError("--methods", f"{name} is named twice, and its runs would share a folder")
         methods[name] = section
     document = {"title": "Methods compared", "methods": methods, "seeds": list(arguments.seeds or (0, 1, 2))}
-    path = make_folder(out.resolve()) / "grid.yaml"
+    path = out.resolve() / "grid.yaml"
+    grid = grid_of(path, Tree.of(document, str(path)))
+    of_one_seed = [run for run in finals(grid, {}) if run.seed == grid.seeds[0]]
+    for run in of_one_seed:  # a mistake leaves the file of an earlier grid as it is
+        GridFolder(grid, out, out, arguments.words).config(run)
+    make_folder(path.parent)
     write_text(path, yaml_text.dump(document))
-    return grid_of(path, Tree.of(document, str(path)))
+    return grid
 
 
 def _methods(names: str, base: Path | None) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -190,6 +190,15 @@ def test_mistakes_are_one_line(here: Path, called: Called, words: str, said: str
     assert not list(here.glob("out/*-seed*"))
 
 
+def test_a_mistake_leaves_the_file_of_an_earlier_grid(here: Path, called: Called) -> None:
+    words = ["--seeds", "0", "--out", "out", "--list"]
+    assert called("--methods", "fedhn:Net", "fedhm_digits", *words)[0] == 2 and not Path("out").exists()
+    assert called("--methods", "fedavg", *words)[0] == 0
+    earlier = Path("out/grid.yaml").read_text()
+    assert called("--methods", "hermess", "fedhm_digits", *words)[0] == 2
+    assert Path("out/grid.yaml").read_text() == earlier
+
+
 def test_all_are_the_shipped_configs_without_their_bases(tmp_path: Path, called: Called) -> None:
     code, printed, error = called("--methods", "all", "--seeds", "0", "--out", tmp_path / "out", "--list")
     assert code == 0 and "final-all-fedavg-seed0" in printed and "final-all-fdnnc_switch-seed0" in printed, error
