@@ -204,8 +204,10 @@ class Gather:
 class Reduce(Uploads):
     """Workers lift and add; the sums travel once."""
 
-    num_done = 0
-    """Clients of the waves so far: rank 0 receives nothing of them before the end."""
+    def __init__(self, setup: Setup, published: Published) -> None:
+        super().__init__(setup, published)
+        self.num_done = 0
+        """Clients of the waves so far: rank 0 receives nothing of them before the end."""
 
     def post(self, wave: Wave, result: tuple[ClientReport, Params | None] | None) -> None:
         self.num_done += sum(task is not None for task in wave)

@@ -95,7 +95,7 @@ def publish_late(setup: Setup, state: ServerState, number: int, published: Publi
             comm.reduce_sum(on_host.view(torch.int64))  # one rank fills in each tensor: the bits of the others are 0
         arrival = comm.start_bcast(on_host)
 
-    @cache
+    @cache  # rank 0 takes the tensors at once, the others when they wait
     def take() -> None:
         published.params.update(layout.views(on_host.to(setup.data.device)))
 

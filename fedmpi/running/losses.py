@@ -1,10 +1,10 @@
-"""How far one rank has come with a run: all that stays when other ranks die and the launcher lets the job outlive them.
+"""Keeps what one rank needs when other ranks die and the launcher lets the job outlive them, and limits its time.
 
 A lost worker costs the round in progress, which the others train again. A lost rank 0 costs what is not saved: the
 lowest rank that is left becomes the server, and all start again with the newest checkpoint.
 
-A watchdog limits how long a rank takes for its part, and how long it waits for others. Waiting is no work, so a hung
-rank ends itself and no other. Where it cannot, those that wait end the job.
+A watchdog limits how long a rank works on its part, and how long it waits for others. Waiting does not count as work,
+so a hung rank ends only itself. If it cannot end itself, the ranks that wait for it end the job.
 """
 
 from __future__ import annotations

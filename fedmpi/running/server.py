@@ -129,7 +129,7 @@ class Server:
         self._observers.call("run_started", Started(config.to_dict(), self._folder.path, self._done))
 
     def rounds_to_go(self) -> range:
-        """Returns the rounds after those that are done; none where the tests on record end the run."""
+        """Returns the numbers of the rounds to train; none if the tests on record end the run."""
         config = self._setup.config
         last = self._done if self._best.why_over(config.stop) else config.rounds
         return range(self._done + 1, last + 1)

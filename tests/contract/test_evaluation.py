@@ -215,7 +215,7 @@ def test_clients_are_in_records_table_and_report(tmp_path: Path, capsys: pytest.
         assert small_setup(tmp_path, "method.name=fedavg", *words).personal_tests is None
 
 
-# A choice of clients is tested (`evaluation.clients`), and only those that trained leave something on disk.
+# `evaluation.clients` chooses which clients are tested. Only clients that have trained leave a file.
 
 WORDS = ("method.name=lgfedavg", "clients.count=12", "clients.per_round=2", "rounds=2", "output.progress=off")
 

@@ -102,8 +102,8 @@ def test_group_lasso_is_the_gradient_of_equation_3() -> None:
 
 
 def aggregated(bench: Bench, state: Params, round_number: int, sent: dict[int, Params]) -> tuple[Params, float]:
-    """The state after a round in which clients have sent this, and the share of the numbers that the record says they
-    keep. Rows and columns of zeros are those that a client has pruned."""
+    """Returns the state after a round of these uploads, and by the record the share of numbers that a client keeps.
+    A row or column of zeros in an upload is pruned."""
     for number, upload in sent.items():
         client = bench.client(number, state, round_number)
         for name, value in upload.items():

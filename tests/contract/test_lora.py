@@ -242,7 +242,8 @@ def test_prefixes_of_the_svd() -> None:
 
 
 def test_raflora_averages_each_band_over_its_holders() -> None:
-    """Without the first client nobody has rank 3: it stays at 1. Weights 1/3 and 2/3; band 2 is the second client's."""
+    """Only the first client, which is away, has rank 3: band 3 stays at 1. The others weigh 1/3 and 2/3; band 2 is the
+    mean over the second client alone."""
     method = method_of("raflora")
     others = {number: UPLOADS[number] for number in (1, 2)}
     new = after_round(method, change(9, 4, 1), others)["0.change"]

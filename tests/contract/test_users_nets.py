@@ -62,7 +62,7 @@ TRAINS = [
     *(f"mynets:{net}" for net in ("Chooses", "Unused", "WritesOver", "Places", "Caches", "Energy")),
     *("mynets:Computes method.name=fedhm", "mynets:Chooses method.name=fjord"),
     "mynets:Logarithm method.name=heterofl data.name=mynets:counts",
-    # A method's layers have the sizes of those that they replace.
+    # The net reads sizes of its layers; a layer of the method's has the sizes of the layer that it replaces.
     *(f"mynets:ReadsSizes {words}" for words in ("method.name=fedhm", "method.name=prism", "model.norm=frozen")),
     "mynets:ReadsSizes method.name=lora model.trained=none method.targets=[middle]",
     # Of `brought_nets`: constant buffers go with every method; FjORD computes with nets of several widths within one;

@@ -1,4 +1,4 @@
-"""Grid files, the runs that they name, and those that the repository has, with their committed reports."""
+"""Grid files: how they are read, and which runs they name. The repository's own make their committed reports again."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
